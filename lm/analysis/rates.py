@@ -44,6 +44,24 @@ class RateCurve:
         """`low` or `high` where the best rate is that end of the grid; else empty."""
         return {0: "low", len(self.rates) - 1: "high"}.get(-1 if self.best is None else self.best, "")
 
+    @property
+    def between(self) -> tuple[float, float]:
+        """Rate at which a parabola through the best one and its neighbours is best, and by how much better it is there.
+
+        Over the logarithm of the rates. NaN where the best is an end, or where a run at a neighbour was lost.
+        """
+        if self.best is None or self.edge:
+            return math.nan, math.nan
+        near = slice(self.best - 1, self.best + 2)
+        log_r = np.log(self.rates[near]) - math.log(self.rates[self.best])
+        mean_r = self.values_rs[near].mean(axis=1) * (1 if self.lower else -1)
+        if not np.isfinite(mean_r).all():
+            return math.nan, math.nan
+        bend, slope, _ = np.polyfit(log_r, mean_r, 2)
+        if bend <= 0:  # the three are level
+            return self.rates[self.best], 0.0
+        return self.rates[self.best] * math.exp(-slope / (2 * bend)), float(slope**2 / (4 * bend))
+
 
 def without_best_rate(results: Records, arms: Iterable[str]) -> str:
     """Name the arms that were to be compared at their best learning rates and have none; empty where all have one."""
@@ -134,7 +152,12 @@ def regret_bounds(results: Records, weights: Mapping[str, float], but: Collectio
     regret_of = {
         arm: rate.get("regret", 0.0) for arm, rate in results.manifest.get("rates", {}).items() if arm not in but
     }
-    shifts = [_improved(results, weight) * regret_of.get(arm, 0.0) for arm, weight in weights.items()]
+    return shifted(results, weights, regret_of)
+
+
+def shifted(results: Records, weights: Mapping[str, float], gains: Mapping[str, float]) -> tuple[float, float]:
+    """Return by how much a weighted sum of arms may lie lower, and higher, were each arm better by up to its gain."""
+    shifts = [_improved(results, weight) * gains.get(arm, 0.0) for arm, weight in weights.items()]
     return -sum(min(0.0, shift) for shift in shifts), sum(max(0.0, shift) for shift in shifts)
 
 

@@ -46,7 +46,7 @@ def answers(results: Records, tier: str = "", at_one_rate: Records | None = None
 
 def row(answer: Answer) -> list[str]:
     """Format an answer as a row; the estimate has its interval, or of an exact claim the range over seeds."""
-    note = "" if answer.note.startswith(POST_HOC) else answer.note
+    note = "; ".join(part for part in answer.note.split("; ") if not part.startswith(POST_HOC))
     verdict = TableCell(answer.verdict + (f" ({note})" if note else ""), style=STYLES[answer.verdict])
     p = [f"{value:z.3g}" if math.isfinite(value) else "-" for value in (answer.p, answer.q, answer.p_holm)]
     claim, expected = answer.claim, answer.claim.expected() + (", every seed" if answer.claim.exact else "")
@@ -158,7 +158,8 @@ def claim_notes(answers: Sequence[Answer]) -> list[str]:
             "Post hoc: written, changed or given more seeds when results could be known, and too few other seeds were "
             "trained since; counted and corrected by themselves."
         )
-        reasons = dict.fromkeys(answer.note for answer in answers if answer.note.startswith(POST_HOC))
+        parts = (part for answer in answers for part in answer.note.split("; "))
+        reasons = dict.fromkeys(part for part in parts if part.startswith(POST_HOC))
         lines += [f"{reason[:1].upper()}{reason[1:]}." for reason in reasons]
     if relations & {"less", "greater"}:
         lines.append("Less and greater: the mean over seeds, an exact sign-flip test, and its 95 % interval.")

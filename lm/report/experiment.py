@@ -26,6 +26,7 @@ from lm.report.tuning import (
     Tuning,
     at_one_rate_words,
     claims_of,
+    open_between,
     rates_of,
     rates_section,
     tuning_of,
@@ -85,6 +86,11 @@ class ExperimentReport(Report):
         return steps_to_baseline_loss(self.results)
 
     @property
+    def between(self) -> list[str]:
+        """A note on verdicts that may not hold at learning rates between those that were tried, if there are any."""
+        return open_between(self.results, self.rates, self.table) if self.rates else []
+
+    @property
     def figure_inputs(self) -> catalogue.FigureInputs:
         """The data that its figures draw."""
         return catalogue.FigureInputs(self.results, self.table, self.tuning[2] if self.tuning else {}, self.rates)
@@ -114,15 +120,15 @@ class ExperimentReport(Report):
             if not fits(first.columns, first.rows, width):
                 first = self.main_table(short=True)
             lines = brief_notes(self.results, self.table, [answer for _, answer in self.claims])
-            return [dataclasses.replace(first, notes=lines)]
-        first = dataclasses.replace(first, notes=notes(self.results, self.table))
+            return [dataclasses.replace(first, notes=[*lines, *self.between])]
+        first = dataclasses.replace(first, notes=[*notes(self.results, self.table), *self.between])
         more = more_metrics(self.results, self.table, self.paces)
         return [first, more, *all_sections(self.results, self.paces), *self._last(width)]
 
     def sections(self) -> list[Section]:
         """Return the first table with all notes, and all others."""
         results, paces = self.results, self.paces
-        below = [*notes(results, self.table), *([HEALTH] if any(results.health.values()) else []), FILES]
+        below = [*notes(results, self.table), *self.between, *([HEALTH] if any(results.health.values()) else []), FILES]
         first = dataclasses.replace(self.first or self.main_table(), notes=below)
         sections = [dataclasses.replace(first, title=results.manifest["title"])]
         sections.append(Section(text=author_notes(results.manifest)))
@@ -146,7 +152,7 @@ class ExperimentReport(Report):
         drawn, cards = drawing.add(FIRST, figures.pop(FIRST, None)), parts.cards(results, compared, results.judged)
         if drawn:  # the chart says of the headline what its cards do
             cards = joined(parts.cards(results, compared, results.judged[1:]), tag("noscript", cards))
-        method = listed([*lines["method"], *lines["evaluation"]])
+        method = listed([*lines["method"], *self.between, *lines["evaluation"]])
         sure = joined(parts.question_section(results), method, parts.health_section(results, lines["runs"]))
         confounds = [*lines["comparability"], *axes(results)] or ["Nothing else differs, as far as the records show."]
         numbers = joined(

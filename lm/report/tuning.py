@@ -1,21 +1,25 @@
 """Results of tuning and of learning-rate curves: best settings, arms compared at these, optima at an edge, budgets."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lm.analysis.answers import Answer
+import pandas as pd
+
+from lm.analysis.answers import DECIDED, Answer, stands
 from lm.analysis.compare import compare
-from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference
+from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference, shifted
 from lm.analysis.results import Records, load
 from lm.analysis.verdict_text import display_verdict, list_seeds
 from lm.config.plain import shown
 from lm.config.tree import InputError
 from lm.report.claims import answers
+from lm.report.notes import SEE
 from lm.report.render import Section
 from lm.report.study import Study, edge, load_study, warnings_of
 from lm.report.tables import DIFFERENCE, difference, format_mean, mean_and_sd, signed
+from lm.stats.verdicts import DIRECTIONS
 from lm.store.archive import CURVE, SHARED
 from lm.store.files import read_json
 from lm.store.formats import RATES, TUNED
@@ -24,6 +28,8 @@ from lm.store.record import TunedManifest
 from lm.store.validation import check_shape
 
 FOLDER = "tune"
+LEAST_GAIN = 0.0005  # of a parabola between rates that is worth a word
+OPEN_BETWEEN = "open between the learning rates that were tried"  # beside a verdict on arms at rates of their own
 TUNED_COLUMNS = (
     "arm", "shared settings", DIFFERENCE, "verdict", "tuned", DIFFERENCE, "verdict", "trials", "the winner's settings",
 )  # fmt: skip
@@ -134,13 +140,47 @@ def rates_of(results: Records, folder: Path) -> Rates | None:
 
 
 def claims_of(results: Records, rates: Rates | None, tier: str = "") -> list[Answer]:
-    """Judge the claims, with what each comes to at one shared learning rate where arms have rates of their own."""
-    return answers(results, tier, rates.twin if rates and "rates" in results.manifest else None)
+    """Judge the claims, with what each comes to at one shared learning rate where arms have rates of their own.
+
+    One about the headline says so where it may not hold at rates between those that were tried.
+    """
+    if rates is None or "rates" not in results.manifest:
+        return answers(results, tier)
+    judged, gains = answers(results, tier, rates.twin), gains_between(rates)
+    for place, answer in enumerate(judged):
+        if answer.claim.metric == results.headline and not answer.claim.over and answer.verdict in DECIDED:
+            below, above = shifted(results, answer.claim.contrast, gains)
+            if not (answer.claim.exact or stands(answer, answer.low - below, answer.high + above)):
+                judged[place] = replace(answer, note="; ".join(filter(None, [OPEN_BETWEEN, answer.note])))
+    return judged
+
+
+def gains_between(rates: Rates) -> dict[str, float]:
+    """Return by how much each arm is better between the rates that were tried, by the parabola of its curve."""
+    return {arm: 0.0 if math.isnan(gain := curve.between[1]) else gain for arm, curve in rates.curves.items()}
+
+
+def open_between(results: Records, rates: Rates, table: pd.DataFrame) -> list[str]:
+    """Name the arms whose verdict may not hold at learning rates between those that were tried; empty for none."""
+    if "rates" not in results.manifest:
+        return []
+    gains, base, arms = gains_between(rates), results.arms[0], list[str]()
+    for row in table[(table.metric == results.headline) & (table.arm != base)].itertuples():
+        below, above = shifted(results, {str(row.arm): 1.0, base: -1.0}, gains)
+        low, high, verdict = row.low - below, row.high + above, str(row.verdict)
+        direction = verdict.partition(",")[0].removeprefix("exploratory: ")
+        if direction in DIRECTIONS and low <= 0 <= high:
+            arms.append(f"{row.arm} {direction}")
+        elif verdict.startswith("equivalent") and not -row.margin < low <= high < row.margin:
+            arms.append(f"{row.arm} equivalent")
+    if not arms:
+        return []
+    return [f"Learning rates: open between those that were tried, where an arm may be better: {', '.join(arms)}.{SEE}"]
 
 
 def rates_section(results: Records, rates: Rates) -> Section:
     """Build the table of best rates, of arms compared at these, and of their sensitivity."""
-    digits, rows, are_own = describe("nll").digits, [], "rates" in results.manifest
+    digits, rows, are_own, better = describe("nll").digits, [], "rates" in results.manifest, list[str]()
     base, twin = rates.curves[results.arms[0]], compared(rates.twin)
     seeds = ", ".join(map(str, rates.grid.manifest["seeds"]))
     elsewhere = " (other arms: around their own)" if len({curve.rates for curve in rates.curves.values()}) > 1 else ""
@@ -166,9 +206,16 @@ def rates_section(results: Records, rates: Rates) -> Section:
             which = "lowest" if curve.edge == "low" else "highest"
             remedy = "raise at_most or change optim.lr" if are_own else "widen it"
             notes.append(f"{arm}: the best rate is the {which} of the grid: {remedy}, or the best may be missed.")
+        if (vertex := curve.between)[1] >= LEAST_GAIN:
+            better.append(f"{arm} {vertex[1]:z.{digits}f} at {vertex[0]:z.2g}")
         if any(curve.lost_r):
             pairs = zip(curve.rates, curve.lost_r, strict=True)
             lost_runs = ", ".join(f"{count} at {rate:z.3g}" for rate, count in pairs if count)
             notes.append(f"{arm}: runs that diverged or failed: {lost_runs}.")
+    if better:
+        notes.append(
+            f"Between the rates tried, the parabola through an arm's best one and its neighbours is better: "
+            f"{', '.join(better)}."
+        )
     columns = [AT_SHARED if are_own and name == THERE else name for name in RATE_COLUMNS]
     return Section("Learning rates", columns, rows, notes)
