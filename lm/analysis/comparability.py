@@ -17,7 +17,8 @@ OWN_CODE = "code of "  # prefix of the provenance field of a user's own class; a
 # the circumstances that this package's code is: the commit of its checkout, and a hash of the code that computes
 COMMIT, SOURCE = "commit", "source of lm"
 
-HARMLESS = ("threads",)  # circumstances that change how long a run takes and not what it learns
+THREADS = "threads"
+MACHINE = ("device", THREADS)  # change in which order a processor adds, which moves a loss as another seed does
 
 NOT_RECORDED = "not recorded"
 
@@ -29,7 +30,7 @@ def provenance_of(record: Record) -> dict[str, str]:
     fields = {
         COMMIT: str(origin["git"]["commit"]) + (" with changes" if origin["git"]["dirty"] else ""),
         SOURCE: source_of(origin),
-        **{name: origin.get(name) for name in ("device", "precision", "threads")},
+        **{name: origin.get(name) for name in ("device", "precision", THREADS)},
         **{OWN_CODE + name: component["known_by"] for name, component in code.items()},
         **{f"{package} version": version for package, version in packages.items()},
     }
@@ -59,7 +60,7 @@ def differing_provenance(records: Iterable[Record]) -> dict[str, list[str]]:
 
 def mixed_provenance(records: Sequence[Record]) -> list[str]:
     """List the provenance fields in which one arm's cells differ that affect results: code, packages, precision."""
-    return [name for name in differing_provenance(records) if name not in ("device", *HARMLESS)]
+    return [name for name in differing_provenance(records) if name not in MACHINE]
 
 
 def confounded_provenance(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
@@ -73,13 +74,15 @@ def confounded_provenance(pairs: Sequence[tuple[Record, Record]]) -> list[str]:
             sides[number % 2].setdefault(name, set()).add(text)
     arm, base = sides
     recorded = [n for n in arm if n in base and {NOT_RECORDED} not in (arm[n], base[n])]
-    return [n for n in recorded if n not in HARMLESS and not arm[n] & base[n]]
+    return [n for n in recorded if n != THREADS and not arm[n] & base[n]]
 
 
 def provenance_diff(record: Record, base: Record) -> list[str]:
     """List the provenance fields but lm's code in which two records of one seed differ."""
     arm, other = provenance_of(record), provenance_of(base)
-    names = [n for n in {**arm, **other} if n not in (COMMIT, SOURCE, *HARMLESS) and not n.startswith(OWN_CODE)]
+    on_processors = ", " in arm["device"] and ", " in other["device"]  # a GPU adds in one order for any of them
+    left_out = (COMMIT, SOURCE, *[THREADS] * (not on_processors))
+    names = [n for n in {**arm, **other} if n not in left_out and not n.startswith(OWN_CODE)]
     sides = {n: (arm.get(n, NOT_RECORDED), other.get(n, NOT_RECORDED)) for n in names}
     unsaid = " (not recorded on one side)"
     return [n + (unsaid if NOT_RECORDED in sides[n] else "") for n in names if sides[n][0] != sides[n][1]]
@@ -91,7 +94,7 @@ def format_provenance(record: Record) -> str:
     for name, text in provenance_of(record).items():
         if name in (COMMIT, SOURCE):
             continue
-        if name == "threads":
+        if name == THREADS:
             parts.append(f"{text} thread{'s' * (text != '1')}")
         else:
             parts.append(f"{name.removesuffix(' version')} {text[:ABBREVIATED] if name.startswith(OWN_CODE) else text}")

@@ -42,6 +42,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "006050ae2325652b5075319df8818974784656db17802dd534a90c801268fa66",  # later heads by blocks on CUDA
             "0a8b6cc2abd02a09551919ca534b67c3ebfb09f7360c4559ec6d57d0d49cf5ed",  # large logits, long rows in parts
             "2c780077a4f5897be881184c82e2646ce5857854d59cb25f907efeda9fe59f19",  # usual names, one way to split
+            "e374d449d0adec81bed2f6ad0622cf7af21d5c317753a052a22e412a33c80161",  # threads of a resumed run
             "f967795cec7a514cb4d2adde7814ad63f079b5af2ea7911b0d0080e4648f6ca5",  # 15 runs trained again, alike
         }
     ),

@@ -89,9 +89,22 @@ def train(
         if on_start is not None:
             on_start(work)
         recover_previous_attempt(work)
-        if execution.threads is not None:
-            torch.set_num_threads(execution.threads)
+        set_threads(cell, store, execution.threads)
         _train_held(cell, store, report, execution, should_continue, log)
+
+
+def set_threads(cell: Cell, store: Store, threads: int | None) -> None:
+    """Use so many threads, or those that torch chooses; for a run that goes on, as many as it began with.
+
+    Another number adds in another order, and a resumed run would not be the one that was never stopped.
+    """
+    work = store.work(cell.id)
+    earlier = read_previous_attempts(work)["threads"] if store.started(cell.id) else None
+    goes_on = type(earlier) is int and earlier > 0
+    if (number := earlier if goes_on else threads) is not None:
+        torch.set_num_threads(number)
+    if not goes_on:
+        add_attempt(work, threads=torch.get_num_threads())
 
 
 def _train_held(
@@ -295,8 +308,8 @@ def can_halve_batch(cell: Cell) -> bool:
 
 
 def read_previous_attempts(work: Path) -> dict[str, Any]:
-    """Read `halved`, `flags` and `resumed` of previous attempts; the plain values if missing or damaged."""
-    attempts: dict[str, Any] = {"halved": False, "flags": [], "resumed": 0}
+    """Read `halved`, `flags`, `resumed` and `threads` of previous attempts; the plain values if missing or damaged."""
+    attempts: dict[str, Any] = {"halved": False, "flags": [], "resumed": 0, "threads": None}
     with contextlib.suppress(InputError):
         content = TRIES.read(read_json(work / EARLIER), work / EARLIER)
         attempts |= {name: content[name] for name in attempts if name in content}

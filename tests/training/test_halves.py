@@ -1,7 +1,8 @@
 """Batches for which memory does not suffice, and tries that said nothing: tried once more, to the same numbers."""
 
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from lm.store.record import Record
 from lm.store.store import STACK, Store
 from lm.training.cell import check
 from lm.training.module import LanguageModel, deferred_backward, halves, weighted_halves
-from lm.training.train import HALVED, HUNG, add_attempt, is_out_of_memory, read_previous_attempts
+from lm.training.train import HALVED, HUNG, add_attempt, is_out_of_memory, read_previous_attempts, set_threads
 
 CPU = (
     "[enforce fail at alloc_cpu.cpp:117] err == 0. DefaultCPUAllocator: can't allocate memory: you tried to allocate "
@@ -56,20 +57,38 @@ def test_a_deferred_backward_is_scaled_as_any_other() -> None:
     assert weight.grad == 0.75
 
 
+def test_a_run_goes_on_with_as_many_threads_as_it_began_with(tmp_path: Path) -> None:
+    store, cell, before = Store(tmp_path), cast(Any, SimpleNamespace(id="a" * 64)), torch.get_num_threads()
+    store.work(cell.id).mkdir(parents=True)
+    try:
+        for asked, checkpointed, used in ((2, False, 2), (1, False, 1), (3, True, 1), (None, True, 1), (2, False, 2)):
+            checkpoint = store.work(cell.id) / "last.ckpt"
+            checkpoint.touch() if checkpointed else checkpoint.unlink(missing_ok=True)
+            set_threads(cell, store, asked)
+            assert torch.get_num_threads() == used == read_previous_attempts(store.work(cell.id))["threads"]
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_flags_of_attempts_are_kept_once_and_damage_is_ignored(tmp_path: Path) -> None:
-    nothing = {"halved": False, "flags": [], "resumed": 0}
+    nothing = {"halved": False, "flags": [], "resumed": 0, "threads": None}
     assert read_previous_attempts(tmp_path) == nothing
     add_attempt(tmp_path, HALVED, halved=True)
     add_attempt(tmp_path, HUNG)
     add_attempt(tmp_path, HUNG)
     assert read_previous_attempts(tmp_path) == {**nothing, "halved": True, "flags": [HALVED, HUNG]}
     add_attempt(tmp_path, resumed=3)
-    assert read_previous_attempts(tmp_path) == {"halved": True, "flags": [HALVED, HUNG], "resumed": 3}
+    assert read_previous_attempts(tmp_path) == {
+        **nothing,
+        "halved": True,
+        "flags": [HALVED, HUNG],
+        "resumed": 3,
+    }
     for content in ("", "{", "[]", '{"format": 1}', '{"format": 9, "halved": true, "flags": []}'):
         (tmp_path / "tries.json").write_text(content)
         assert read_previous_attempts(tmp_path) == nothing
     (tmp_path / "tries.json").write_text('{"format": 1, "halved": true, "flags": ["x"]}')  # of an older version
-    assert read_previous_attempts(tmp_path) == {"halved": True, "flags": ["x"], "resumed": 0}
+    assert read_previous_attempts(tmp_path) == {**nothing, "halved": True, "flags": ["x"]}
 
 
 def trained(out: Path, changes: dict[str, Any] | None = None, seconds: float = 20.0) -> Record:
