@@ -180,7 +180,7 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     named: list[tuple[str, Answer]] = []
     runs, sizes, own_rates = 0, list[float](), set[str]()
     for name, folder in folder_of.items():
-        if ("." not in name or name.startswith("components_texts.")) and (folder / "experiment.json").is_file():
+        if ("." not in name or name.partition(".")[0].endswith("_texts")) and (folder / "experiment.json").is_file():
             results = load(folder)
             given = answers(results)
             if given and "rates" in results.manifest:

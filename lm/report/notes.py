@@ -175,7 +175,7 @@ def _choice_of_rates(results: Records) -> Iterator[str]:
 def registration_note(registration: ExperimentRegistration) -> str:
     """State when an experiment was registered, whether any run had finished, and what differs from it since."""
     finished = registration["finished"]
-    order = f"after {finished} of its runs" if finished else "before any of its runs finished"
+    order = f"after {finished} runs on its seeds" if finished else "before any run on its seeds finished"
     changes = ", ".join(registration["changes"])
     since = f"changed since: {changes}" if changes else "nothing has changed since"
     day, code = registration["registered"].replace("T", " ")[:16], registration["sha256"][:12]

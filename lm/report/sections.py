@@ -1,5 +1,6 @@
 """Sections below the first table: effects of factors, sources of variance, steps to a loss, costs, environments."""
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -218,10 +219,13 @@ def cost_notes(results: Records) -> list[str]:
         if (marked := [label for name, (label, _) in COSTS.items() if relative(results, arm, name)[1]])
     }
     listed = "; ".join(f"{arm} in {', '.join(marked)}" for arm, marked in marked_by_arm.items())
-    line = (
-        f"Undeclared costs over {100 * ALLOWED:zg} % off the baseline's (!): {listed}. They may explain the difference."
-    )
-    return [line] if marked_by_arm else []
+    if not marked_by_arm:
+        return []
+    every, seconds = {*itertools.chain(*marked_by_arm.values())}, COSTS["train_seconds"][0]
+    explained = "All but seconds may explain the difference" if seconds in every else "They may explain the difference"
+    if every == {seconds}:
+        explained = "Seconds depend on what else the machine did; no loss at a number of steps is explained by them"
+    return [f"Undeclared costs over {100 * ALLOWED:zg} % off the baseline's (!): {listed}. {explained}."]
 
 
 def made_under(results: Records) -> list[str]:
