@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 
@@ -61,9 +61,6 @@ from lm.store.formats import TUNED
 from lm.store.store import Store
 from lm.training.identified import auto_settings_requested
 from lm.training.process import Execution
-
-if TYPE_CHECKING:
-    pass
 
 TOLERANCE = 0.01  # share of the baseline's cost by which an arm may differ without declaring it
 

@@ -197,7 +197,7 @@ def test_a_claim_with_more_pairings_than_are_tried_is_inconclusive(alone: Record
     assert answer_claim(results, claim).verdict == "reproduced"
     rivals = {arm: dict.fromkeys(map(float, range(16)), next(iter(of.values()))) for arm, of in results.rivals.items()}
     found = answer_claim(replace(results, rivals=rivals), claim)
-    assert (found.verdict, found.note) == ("inconclusive", NOT_HELD)
+    assert (found.verdict, found.note, found.p) == ("inconclusive", NOT_HELD, 1.0)
     undecided = replace(claim, contrast={"near": 1.0, "base": -1.0})
     assert answer_claim(replace(results, rivals=rivals), undecided).note != NOT_HELD
 

@@ -67,7 +67,17 @@ def test_seconds_are_marked_only_where_noise_does_not_explain_them(
     def timed(arm: str, seed: int, record: dict[str, Any]) -> None:
         record["cost"]["train_seconds"] = seconds[seed] if arm == "arm" else 2.0
 
-    assert relative(load(experiment(CELLS, timed)), "arm", "train_seconds")[1] == marked
+    results = load(experiment(CELLS, timed))
+    assert relative(results, "arm", "train_seconds")[1] == marked
+    assert ["no loss at a number of steps" in note for note in cost_notes(results)] == [True] * marked
+
+
+def test_seconds_beside_another_cost_explain_nothing(experiment: MakeExperiment, check_message: CheckMessage) -> None:
+    def dearer(arm: str, seed: int, record: dict[str, Any]) -> None:
+        change(parameters=1.5)(arm, seed, record)
+        record["cost"]["train_seconds"] = 2.2 if arm == "arm" else 2.0
+
+    check_message(cost_notes(load(experiment(CELLS, dearer))))
 
 
 def test_a_diverged_run_is_not_one_that_cost_less(experiment: MakeExperiment) -> None:
@@ -89,3 +99,13 @@ def test_provenance_is_summarised_for_each_arm(experiment: MakeExperiment, check
     results = load(experiment(CELLS, moved))
     check_message([*made_under(results), *unlike_pairs(results)])
     assert unlike_pairs(load(experiment(CELLS))) == []
+
+
+@pytest.mark.parametrize(("device", "warned"), [("x86_64, AVX2", True), ("NVIDIA H200", False)])
+def test_another_number_of_threads_is_told_where_a_processor_adds(
+    experiment: MakeExperiment, device: str, warned: bool
+) -> None:
+    def threaded(arm: str, seed: int, record: dict[str, Any]) -> None:
+        record["provenance"] |= {"device": device, "threads": 2 if (arm, seed) == ("arm", 1) else 1}
+
+    assert ["threads on seed 1" in line for line in unlike_pairs(load(experiment(CELLS, threaded)))] == [True] * warned
