@@ -19,7 +19,7 @@ from lm.analysis.verdict_text import list_seeds, seed_ranges
 from lm.config.tree import path_name
 from lm.report.claims import STYLES
 from lm.report.run import describe_autotune, whereabouts
-from lm.report.sections import cost_notes, unlike_pairs
+from lm.report.sections import NOISY, undeclared_costs, unlike_pairs
 from lm.report.tables import format_range, number, span
 from lm.stats.sequential import anytime_pairs_needed, left_after
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
@@ -112,7 +112,7 @@ def _brief_warnings(results: Records) -> list[str]:
         "tokenizers differ, compare bits per byte": not one_tokenizer(results),
         "arms saw other batches": data_order_mismatches(results),
         "devices or packages differ": unlike_pairs(results),
-        "undeclared costs differ": cost_notes(results),
+        "undeclared costs differ": any({*names} - {*NOISY} for names in undeclared_costs(results).values()),
         "one learning rate": has_one_rate(results),
         "some runs raised flags": any(record and record["flags"] for record in results.records.values()),
     }

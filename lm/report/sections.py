@@ -158,7 +158,7 @@ COSTS = {
 }
 """Costs that should be equal across arms unless declared: label and decimals."""
 
-NOISY = ("train_seconds",)
+NOISY = ("train_seconds",)  # they depend on what else the machine did
 ALLOWED = 0.01  # largest relative difference of a cost that is not marked
 
 MARK = " !"
@@ -211,19 +211,21 @@ def relative(results: Records, arm: str, name: str) -> tuple[float, bool]:
     return share, real and abs(share) > ALLOWED and not meant
 
 
+def undeclared_costs(results: Records) -> dict[str, list[str]]:
+    """Return the names of the costs of each arm that differ from the baseline's without being declared."""
+    names_by_arm = {arm: [name for name in COSTS if relative(results, arm, name)[1]] for arm in results.arms[1:]}
+    return {arm: names for arm, names in names_by_arm.items() if names}
+
+
 def cost_notes(results: Records) -> list[str]:
     """Name the arms whose costs differ from the baseline's without being declared, where there are any."""
-    marked_by_arm = {
-        arm: marked
-        for arm in results.arms[1:]
-        if (marked := [label for name, (label, _) in COSTS.items() if relative(results, arm, name)[1]])
-    }
-    listed = "; ".join(f"{arm} in {', '.join(marked)}" for arm, marked in marked_by_arm.items())
-    if not marked_by_arm:
+    if not (names_by_arm := undeclared_costs(results)):
         return []
-    every, seconds = {*itertools.chain(*marked_by_arm.values())}, COSTS["train_seconds"][0]
-    explained = "All but seconds may explain the difference" if seconds in every else "They may explain the difference"
-    if every == {seconds}:
+    listed = "; ".join(f"{arm} in {', '.join(COSTS[name][0] for name in names)}" for arm, names in names_by_arm.items())
+    every = {*itertools.chain(*names_by_arm.values())}
+    explained = "All but seconds" if every & {*NOISY} else "They"
+    explained = f"{explained} may explain the difference"
+    if every <= {*NOISY}:
         explained = "Seconds depend on what else the machine did; no loss at a number of steps is explained by them"
     return [f"Undeclared costs over {100 * ALLOWED:zg} % off the baseline's (!): {listed}. {explained}."]
 

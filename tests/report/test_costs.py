@@ -7,7 +7,9 @@ import pytest
 from messages import CheckMessage
 from records import MakeExperiment
 
+from lm.analysis.compare import compare
 from lm.analysis.results import load
+from lm.report.notes import brief_notes
 from lm.report.sections import cost_notes, cost_section, made_under, relative, unlike_pairs
 
 CELLS: dict[str, list[Any]] = {"base": [2.0, 2.1, 1.9], "arm": [1.9, 2.0, 1.8]}
@@ -70,6 +72,7 @@ def test_seconds_are_marked_only_where_noise_does_not_explain_them(
     results = load(experiment(CELLS, timed))
     assert relative(results, "arm", "train_seconds")[1] == marked
     assert ["no loss at a number of steps" in note for note in cost_notes(results)] == [True] * marked
+    assert "costs" not in " ".join(brief_notes(results, compare(results)))
 
 
 def test_seconds_beside_another_cost_explain_nothing(experiment: MakeExperiment, check_message: CheckMessage) -> None:
@@ -77,7 +80,9 @@ def test_seconds_beside_another_cost_explain_nothing(experiment: MakeExperiment,
         change(parameters=1.5)(arm, seed, record)
         record["cost"]["train_seconds"] = 2.2 if arm == "arm" else 2.0
 
-    check_message(cost_notes(load(experiment(CELLS, dearer))))
+    results = load(experiment(CELLS, dearer))
+    check_message(cost_notes(results))
+    assert "costs differ" in " ".join(brief_notes(results, compare(results)))
 
 
 def test_a_diverged_run_is_not_one_that_cost_less(experiment: MakeExperiment) -> None:
