@@ -279,7 +279,7 @@ class Rope(Position):
         join = functools.partial(torch.stack, dim=-1) if self.interleaved else functools.partial(torch.cat, dim=-1)
         self.cosine_tk = self.factor() * join([angle.cos(), angle.cos()]).flatten(1)
         self.sine_tk = self.factor() * join([-angle.sin(), angle.sin()]).flatten(1)
-        self.cast: dict[tuple[torch.dtype, torch.device], tuple[Tensor, Tensor]] = {}
+        self.cast: dict[tuple[torch.dtype, torch.device, int], tuple[Tensor, Tensor]] = {}
 
     def resized(self, head_size: int) -> "Rope":
         """Return these rotations for vectors of another size than width / heads."""
@@ -289,13 +289,13 @@ class Rope(Position):
             self.other_sizes[head_size] = other
         return self.other_sizes[head_size]
 
-    def tables(self, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cos and signed sin, (t, k), in the precision and on the device of `like`."""
+    def tables(self, like: Tensor, heads: int = 1) -> tuple[Tensor, Tensor]:
+        """Return cos and signed sin, (t, heads * k), in the precision and on the device of `like`."""
         if torch.compiler.is_compiling():  # layers share its code where nothing is kept
             return self.cosine_tk.to(like), self.sine_tk.to(like)
-        key = like.dtype, like.device
+        key = like.dtype, like.device, heads
         if key not in self.cast:
-            self.cast[key] = self.cosine_tk.to(like), self.sine_tk.to(like)
+            self.cast[key] = self.cosine_tk.to(like).repeat(1, heads), self.sine_tk.to(like).repeat(1, heads)
         return self.cast[key]
 
     def apply_rotary(self, x_bhtk: Tensor, start: int = 0) -> Tensor:
@@ -305,14 +305,21 @@ class Rope(Position):
         end = start + x_bhtk.shape[2]
         if end > self.length:
             self.grow(end)
+        if self.rotated == size and x_bhtk.stride(1) == size and not torch.compiler.is_compiling():
+            x_bthk, heads = x_bhtk.transpose(1, 2), x_bhtk.shape[1]  # heads lie side by side: one long row a position
+            cosine_td, sine_td = (table[start:end] for table in self.tables(x_bhtk, heads))
+            turned_btd = x_bthk.flatten(2) * cosine_td + self.partners(x_bthk).flatten(2) * sine_td
+            return turned_btd.unflatten(2, (heads, size)).transpose(1, 2)
         cosine_tk, sine_tk = (table[start:end] for table in self.tables(x_bhtk))
-        turned = x_bhtk[..., : self.rotated] if self.rotated < self.head_size else x_bhtk
+        turned = x_bhtk[..., : self.rotated] if self.rotated < size else x_bhtk
+        turned = turned * cosine_tk + self.partners(turned) * sine_tk
+        return turned if self.rotated == size else torch.cat([turned, x_bhtk[..., self.rotated :]], dim=-1)
+
+    def partners(self, x: Tensor) -> Tensor:
+        """Return for each of the rotated features (..., k) the other one of its plane."""
         if self.interleaved:
-            partner = turned.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
-        else:
-            partner = turned.roll(self.rotated // 2, dims=-1)
-        turned = turned * cosine_tk + partner * sine_tk
-        return turned if self.rotated == self.head_size else torch.cat([turned, x_bhtk[..., self.rotated :]], dim=-1)
+            return x.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        return x.roll(self.rotated // 2, dims=-1)
 
 
 class _Stretched(Rope):

@@ -155,6 +155,21 @@ def test_partial_and_interleaved_rotations(theirs: Any, share: float, interleave
     torch.testing.assert_close(ours.apply_rotary(x_bhtk[:, :, 3:], 3), turned[:, :, 3:], rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("interleaved", [False, True])
+@pytest.mark.parametrize("heads", [1, HEADS])
+def test_heads_side_by_side_turn_as_heads_apart(heads: int, interleaved: bool) -> None:
+    rope = Rope(Shape(VOCABULARY, CONTEXT, WIDTH, HEADS, LAYERS), interleaved=interleaved)
+    generator = torch.Generator().manual_seed(0)
+    x_bthk, weights_bthk = torch.randn(2, 2, CONTEXT - 3, heads, WIDTH // HEADS, generator=generator)
+    turned, gradients = list[Tensor](), list[Tensor]()
+    for arranged in (x_bthk.transpose(1, 2), x_bthk.transpose(1, 2).contiguous()):
+        x_bhtk = arranged.detach().requires_grad_()
+        turned.append(rope.apply_rotary(x_bhtk, 3))
+        gradients += torch.autograd.grad((weights_bthk.transpose(1, 2) * turned[-1]).sum(), x_bhtk)
+    assert torch.equal(*turned)
+    assert torch.equal(*gradients)
+
+
 def stretched(kind: str, base: float, context: int, size: int, length: int, **scaling: Any) -> tuple[Tensor, float]:
     """Radians a position and the factor on turned vectors, from `transformers`, in float64."""
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
