@@ -178,13 +178,11 @@ def forest(rows: Sequence[tuple[str, Any]]) -> Figure:
 def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     """Add the claims of all experiments of tier C: counts by experiment, and those that were not reproduced."""
     named: list[tuple[str, Answer]] = []
-    runs, sizes, own_rates = 0, list[float](), set[str]()
+    runs, sizes = 0, list[float]()
     for name, folder in folder_of.items():
         if ("." not in name or name.partition(".")[0].endswith("_texts")) and (folder / "experiment.json").is_file():
             results = load(folder)
             given = answers(results)
-            if given and "rates" in results.manifest:
-                own_rates.add(name.partition(".")[0])
             named += [(name, answer) for answer in given]
             finished = [record for record in results.records.values() if record is not None] if given else []
             runs += len(finished)
@@ -203,7 +201,6 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     paper.tables["claims"] = table(head, rows, "Xrrrrrrr")
     numbers = paper.numbers
     numbers["claimExperiments"], numbers["claimRuns"] = str(len(rows)), f"{runs:,}"
-    numbers["ownRates"] = str(len(own_rates))
     numbers["medianModel"], numbers["largeModel"] = (f"{np.quantile(sizes, q) / 1e3:,.0f}" for q in (0.5, 0.9))
     numbers["largestModel"] = f"{max(sizes) / 1e6:.1f}"
     for label, kind in (("before", "published"), ("after", "published, post hoc")):
@@ -216,8 +213,20 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
         for verdict, suffix in zip(VERDICTS[:2], ("YesLeft", "NoLeft"), strict=True):
             left = sum(answer.verdict == verdict and answer.q <= ALPHA for answer in of_kind)
             numbers[label + suffix] = str(left)
+        numbers[f"{label}Distinct"] = str(len({answer.claim.claim for answer in of_kind}))
+        numbers[f"{label}Holm"] = str(sum(answer.p_holm <= ALPHA for answer in of_kind if answer.verdict in VERDICTS[:2]))
+    about_training = [answer for _, answer in adjusted if answer.claim.kind != "identity"]
+    numbers["allAnswers"] = str(len(about_training))
+    own_rates = sum(answer.at_one_rate is not None for answer in about_training)
+    numbers["ownAnswers"], numbers["sharedAnswers"] = str(own_rates), str(len(about_training) - own_rates)
+    numbers["unfitAnswers"] = str(sum(bool(unfit_mark(a)) for a in about_training if a.verdict in VERDICTS[:2]))
     refuted = [
-        [escape_latex(answer.claim.claim), found_text(answer), str(answer.seeds), escape_latex(answer.claim.source)]
+        [
+            escape_latex(answer.claim.claim) + unfit_mark(answer),
+            found_text(answer),
+            str(answer.seeds),
+            escape_latex(answer.claim.source),
+        ]
         for _, answer in adjusted
         if answer.claim.kind == "published" and answer.verdict == "not reproduced"
     ]
@@ -229,11 +238,18 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
         for name, answer in adjusted
         if answer.claim.kind != "identity"
     ]
-    given = [answer for _, answer in adjusted if answer.claim.kind != "identity"]
+    marks = [MARKS[answer.claim.kind, answer.post_hoc] + unfit_mark(answer) for answer in about_training]
     paper.tables["answers"] = "\n".join(
-        " & ".join([*row, ANSWERS[answer.verdict] + MARKS[answer.claim.kind, answer.post_hoc]]) + r" \\"
-        for row, answer in zip(every, given, strict=True)
+        " & ".join([*row, ANSWERS[answer.verdict] + mark]) + r" \\"
+        for row, answer, mark in zip(every, about_training, marks, strict=True)
     )
+    lion = judged(load(folder_of["optimizers"].with_name("optimizers.tuned")), "lion")
+    numbers["lionOwn"] = f"{number(lion.difference)} {interval(lion.low, lion.high)}"
+
+
+def unfit_mark(answer: Answer) -> str:
+    """Return the mark of an answer about an arm with a training problem."""
+    return r"\textsuperscript{u}" if " unhealthy: " in answer.note else ""
 
 
 def p_text(answer: Answer) -> str:

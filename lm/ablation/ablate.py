@@ -12,6 +12,7 @@ from rich.console import Console
 
 from lm.ablation.before_training import (
     TUNING_FOLDER,
+    asked_before,
     check_before_training,
     parts_beside,
     searches_of,
@@ -43,7 +44,7 @@ from lm.ablation.plan import (
 from lm.ablation.sections import RATE
 from lm.ablation.stored_plan import plan_experiment
 from lm.analysis.comparability import changes_in_words
-from lm.analysis.results import FEWEST_LOOKED_AT, FirstLook, Records, load, paired, read_manifest
+from lm.analysis.results import FEWEST_LOOKED_AT, FirstLook, Records, load, paired
 from lm.config.tree import InputError, prefix_errors
 from lm.execution.estimate import Stopwatch, advice, seconds_per_cell, wall_seconds
 from lm.execution.factory import LOCAL, capacity, make_executor, prepare, threads
@@ -320,7 +321,7 @@ def settled_arms(results: Records, looks: tuple[int, ...], confirmatory: list[st
 def with_added_seeds(
     experiment: Experiment, number: int, out: Path, underpowered: bool = False, other_seeds: Any = None
 ) -> Any:
-    """Return the seeds of an experiment's results and `number` more; those alone while any of their cells is missing.
+    """Return the seeds of an experiment's results and `number` more; those alone while any cell with them is missing.
 
     Raises:
         InputError: without such results, with `other_seeds` beside it, or where so many seeds can find nothing
@@ -334,14 +335,13 @@ def with_added_seeds(
         raise InputError(
             f"--add-seeds: expected 1 or more, for an experiment with a list or number of seeds; {problem}"
         )
-    manifests = [read_manifest(store.out / part.name) for part in parts]
-    first = manifests[0]
-    cells = (cell for manifest in manifests for arm in manifest["arms"].values() for cell in arm["cells"].values())
-    seeds = list(first["seeds"])
-    if all(map(store.finished, cells)):
+    seeds, complete = asked_before(parts, store)
+    if complete:
         earlier = load(store.out / parts[0].name).first_look()
         look = earlier if earlier.pairs or len(seeds) < FEWEST_LOOKED_AT else FirstLook(len(seeds), max(1, comparisons))
-        unused = (seed for seed in itertools.count() if seed not in seeds)
+        searches = (experiment.grid, experiment.bracket, experiment.tuning)
+        used = {*seeds, *(seed for search in searches if search is not None for seed in search.seeds)}
+        unused = (seed for seed in itertools.count() if seed not in used)
         seeds += itertools.islice(unused, number)
         if not look.pairs:
             return _with_orders(experiment, seeds)
@@ -371,7 +371,7 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
     """Train the missing cells; return how many were interrupted. Raises LostError where the `manifest` is removed."""
     work = remaining_work(plan, store, options.retry_failed)
     missing, workers = work.missing, num_workers(work, options)
-    parts = [f"{work.counts} with {workers} at a time"]
+    parts = [f"{work.counts} with {min(workers, max(1, len(missing)))} at a time"]
     if resumed := sum(store.started(planned.cell.id) for planned in missing):
         parts.append(f"{resumed} from a checkpoint")
     if not options.retry_failed and (failed := list(work.statuses.values()).count("failed")):
@@ -400,7 +400,8 @@ def num_workers(work: RemainingWork, options: RunOptions) -> int:
         return number
     if not cells:
         return 1
-    return default_workers(cells, _largest_step(work) if accelerators() else math.inf)
+    # as many as for all cells: the numbers of a cell depend on its threads, which must not depend on what is missing
+    return default_workers(len(work.plan.distinct), _largest_step(work) if accelerators() else math.inf)
 
 
 def _largest_step(work: RemainingWork) -> float:
@@ -505,7 +506,7 @@ def print_estimate(work: RemainingWork, seconds: Mapping[str, float], workers: i
     line = work.counts
     if cells:
         wall = wall_seconds([seconds[planned.arm] for planned in work.missing], workers)
-        line += f"; about {duration(wall)} with {workers} at a time, estimated from finished cells or a few steps"
+        line += f"; about {duration(wall)} with {min(workers, len(cells))} at a time, estimated from finished cells or a few steps"
     for text in (line, *work.reused()):
         print_line(text)
 

@@ -1,5 +1,7 @@
 """What is refused, or warned of, before an experiment is trained: by its plan, its registration and its training."""
 
+import itertools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -7,8 +9,9 @@ from lm.ablation.derived import expand_budgets, expand_orders
 from lm.ablation.experiment import Experiment, shortage, shortage_over_budget
 from lm.ablation.plan import Plan, design_of, idle_arms
 from lm.ablation.registration import registration_of
+from lm.analysis.results import read_manifest
 from lm.config.tree import InputError, override
-from lm.store.archive import REGISTRATION
+from lm.store.archive import REGISTRATION, RIVALS, SHARED
 from lm.store.store import Store
 
 if TYPE_CHECKING:
@@ -73,3 +76,26 @@ def searches_of(experiment: Experiment, plan: Plan, out: Path) -> "list[SearchJo
         spec = tuning.spec(arm, f"{experiment.title}: {arm}", override(experiment.tree, changes))
         jobs.append(SearchJob(spec, folder / arm, f"{arm} ", f"{experiment.name}.tune/{arm}.trial_"))
     return jobs
+
+
+def asked_before(experiments: Sequence[Experiment], store: Store) -> tuple[list[int], bool]:
+    """Return the seeds that were asked for, and True if all that is made with them is trained.
+
+    That is each experiment and what is made of it: orders, budgets, arms at the shared rate, tuned or at other rates. A
+    command that was killed between two of them has given some the new seeds and others not.
+    """
+    manifests = [read_manifest(store.out / experiment.name) for experiment in experiments]
+    folders, rivals = list[Path](), list[Path]()
+    for experiment in experiments:
+        names = [part.name for part in parts_beside(experiment).values()]
+        names += [f"{experiment.name}{SHARED}"] * (experiment.bracket is not None)
+        names += [f"{experiment.name}.tuned"] * (experiment.tuning is not None or experiment.grid is not None)
+        folders += [store.out / name for name in names]
+        rivals.append(store.out / f"{experiment.name}{RIVALS}")
+    are_there = [(folder / "experiment.json").is_file() for folder in folders]
+    manifests += [read_manifest(folder) for folder in itertools.compress(folders, are_there)]
+    seeds = list(dict.fromkeys(seed for manifest in manifests for seed in manifest["seeds"]))
+    is_complete = all(are_there) and all({*manifest["seeds"]} == {*seeds} for manifest in manifests)
+    manifests += [read_manifest(folder) for folder in rivals if (folder / "experiment.json").is_file()]
+    cells = (cell for manifest in manifests for arm in manifest["arms"].values() for cell in arm["cells"].values())
+    return seeds, is_complete and all(map(store.finished, cells))

@@ -17,13 +17,15 @@ from lm.analysis.budgets import budget_ending
 from lm.analysis.effects import ENDING, order_name
 from lm.analysis.rates import BEHIND, RateCurve, misses, rate_curve
 from lm.analysis.results import arm_at_rate, load
-from lm.config.tree import InputError, Tree, override
+from lm.config.components import resolve
+from lm.config.tree import InputError, Tree, flatten, override
 from lm.report.tuning import DESCRIBED
 from lm.store.archive import CURVE, RIVALS, SHARED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
 from lm.store.record import ArmRate
 from lm.store.store import Store
+from lm.training.run import RunConfig
 
 RatesByArm = Mapping[str, Sequence[float]]
 
@@ -74,41 +76,50 @@ def expand_corpora(experiment: Experiment) -> list[Experiment]:
     ] or [experiment]
 
 
-# settings in steps, which shrink with the budget; a warm-up that is a share of the steps does so by itself
-SCALED = ("trainer.max_steps", "trainer.val_check_interval", "optim.schedule.warmup")
+# settings in steps, which shrink with the budget; those below 1 are shares of the steps and do so by themselves
+IN_STEPS = (
+    "trainer.max_steps",
+    "trainer.val_check_interval",
+    "optim.schedule.warmup",
+    "optim.schedule.decay",
+    "data.context_warmup.batches",
+)
 
 
-def _steps_of(tree: Tree) -> dict[str, Any]:
-    """Return the settings of a configuration that are in steps."""
-    schedule = tree["optim"].get("schedule")
-    warmup = (schedule.get("init_args") or {}).get("warmup") if isinstance(schedule, Mapping) else None
-    settings = {**{path: tree["trainer"].get(path.partition(".")[2]) for path in SCALED[:2]}, SCALED[2]: warmup}
-    return {path: steps for path, steps in settings.items() if isinstance(steps, int) and steps}
+def _in_steps(tree: Tree) -> dict[str, int]:
+    """Return the settings of a configuration that are in steps, defaults included."""
+    flat = flatten(resolve(tree, RunConfig))
+    return {path: int(flat[path]) for path in IN_STEPS if isinstance(flat.get(path), int | float) and flat[path] >= 1}
 
 
 def expand_budgets(experiment: Experiment) -> list[Experiment]:
     """Return the experiment with each smaller share of the training; the schedule of each ends with it."""
     inference = replace(experiment.inference, secondary=[], margin={})
 
-    def shortened(changes: Mapping[str, Any], percent: int) -> dict[str, Any]:
-        """Return changes with their steps scaled, where they give any."""
-        steps = {path: changes[path] for path in SCALED if isinstance(changes.get(path), int) and changes[path]}
-        return {**changes, **{path: max(1, round(count * percent / 100)) for path, count in steps.items()}}
+    def shortened(whole: Tree, shorter: Tree, percent: int) -> dict[str, int]:
+        """Return the settings that make a configuration in steps a share of the whole one."""
+        now, wanted = _in_steps(shorter), _in_steps(whole)
+        wanted = {path: max(1, round(count * percent / 100)) for path, count in wanted.items()}
+        return {path: count for path, count in wanted.items() if now.get(path) != count}
 
-    of_base = _steps_of(experiment.tree)
-    return [
-        replace(
-            _alone(experiment),
-            name=f"{experiment.name}{budget_ending(percent)}",
-            title=f"{experiment.title} ({percent} % of the training)",
-            tree=override(experiment.tree, shortened(of_base, percent)),
-            design=replace(
-                experiment.design, arms={arm: shortened(of, percent) for arm, of in experiment.arms.items()}
-            ),
-            inference=inference,
+    parts = []
+    for percent in experiment.budgets:
+        tree = override(experiment.tree, shortened(experiment.tree, experiment.tree, percent))
+        arms = {
+            arm: {**changes, **shortened(override(experiment.tree, changes), override(tree, changes), percent)}
+            for arm, changes in experiment.arms.items()
+        }
+        parts.append(
+            replace(
+                _alone(experiment),
+                name=f"{experiment.name}{budget_ending(percent)}",
+                title=f"{experiment.title} ({percent} % of the training)",
+                tree=tree,
+                design=replace(experiment.design, arms=arms),
+                inference=inference,
+            )
         )
-        for percent in experiment.budgets
-    ]
+    return parts
 
 
 def expand_orders(experiment: Experiment) -> Experiment:

@@ -3,10 +3,13 @@
 A callback that is declared harmless is no part of the identity. All others are, with their code.
 """
 
+import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import lightning.pytorch.callbacks as lightning_callbacks
+import numpy as np
+import torch
 from lightning.pytorch import Callback
 from lightning.pytorch.callbacks.progress.progress_bar import ProgressBar
 
@@ -14,6 +17,7 @@ from lm.config.components import build, resolve
 from lm.config.imported import import_object
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree
+from lm.data.order import derive_seed
 
 PATH = "trainer.callbacks"
 KEYS = ("class_path", "init_args", "harmless")
@@ -86,9 +90,31 @@ def _resolved(node: Any, path: str) -> Tree:
     return resolved | ({"harmless": True} if harmless else {})
 
 
-def build_callbacks(nodes: Sequence[Tree] | None) -> list[Callback]:
-    """Build the callbacks of resolved nodes. Raises InputError."""
-    return [
+def build_callbacks(nodes: Sequence[Tree] | None, seed: int = 0) -> list[Callback]:
+    """Build the callbacks of resolved nodes, after one that seeds what they draw from. Raises InputError."""
+    built = [
         build(node["init_args"], import_object(node["class_path"], PATH), f"{PATH}[{index}]")
         for index, node in enumerate(nodes or [])
     ]
+    return [_Seeds(seed), *built] if built else []
+
+
+class _Seeds(Callback):
+    """Seeds torch, numpy and Python's `random` before other callbacks draw: a resumed run draws as one never stopped."""
+
+    def __init__(self, seed: int) -> None:
+        self.seed = seed
+
+    def _draw_anew(self, name: str, batch: int = 0) -> None:
+        seed = derive_seed(name, self.seed, batch)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002 - what a user's callback may draw from
+        torch.manual_seed(seed)
+
+    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+        """Seed what is drawn before the first batch."""
+        self._draw_anew("callbacks")
+
+    def on_train_batch_start(self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int) -> None:
+        """Seed what is drawn until the next batch; the model seeds its dropout after that."""
+        self._draw_anew("callbacks of a batch", batch_idx)

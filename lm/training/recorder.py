@@ -264,7 +264,8 @@ class Recorder(Callback):
         # Not where validation follows: Lightning would not run it again after a resume.
         validates = trainer.val_check_batch and done % trainer.val_check_batch == 0
         ends = trainer.should_stop or trainer.global_step >= trainer.max_steps
-        if self.checkpoint_due and not validates and not ends:
+        # A run that diverged ends at its next row, whenever checkpoints are due.
+        if self.checkpoint_due and not validates and not ends and is_finite_so_far(trainer, pl_module):
             self.drain(trainer, pl_module)
             self._add_elapsed("train")
             self._save(trainer)
@@ -499,3 +500,9 @@ def write_document_losses(
     part, file = KEPT[quantity]
     write_atomic(work / file, content)
     return {part: described(content, clusters.kind, clusters.each, clusters.count)}
+
+
+def is_finite_so_far(trainer: Any, module: LanguageModel) -> bool:
+    """Return True if all losses that a module has not handed on are finite, in every process."""
+    values = [*module.losses, *(value for extra in module.extras for value in extra.values())]
+    return not values or bool(reduce_over_processes(trainer, torch.stack(values), "mean").isfinite().all())

@@ -99,7 +99,8 @@ def set_threads(cell: Cell, store: Store, threads: int | None) -> None:
     Another number adds in another order, and a resumed run would not be the one that was never stopped.
     """
     work = store.work(cell.id)
-    earlier = read_previous_attempts(work)["threads"] if store.started(cell.id) else None
+    is_begun = store.started(cell.id) or (work / "outcome.json").is_file()
+    earlier = read_previous_attempts(work)["threads"] if is_begun else None
     goes_on = type(earlier) is int and earlier > 0
     if (number := earlier if goes_on else threads) is not None:
         torch.set_num_threads(number)
@@ -272,7 +273,7 @@ def fit(
     follow(recorder)
     trainer: Trainer = run.trainer(recorder)
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
-    callbacks[:0] = build_callbacks(cell.config["trainer"].get("callbacks"))  # before the recorder, which saves them
+    callbacks[:0] = build_callbacks(cell.config["trainer"].get("callbacks"), run.seed)  # before what saves them
     code = canonical(seedless(cell.config)) if trainer.compile else None
     model = trainer.prepared(built.model())
     classes, clusters = data.frequent("validation", FREQUENT), data.clusters("validation")

@@ -109,6 +109,46 @@ def test_seeds_are_added_to_those_of_the_results(
     check_message(capsys.readouterr().err)
 
 
+def part_with(folder: Path, ending: str, seeds: int) -> Path:
+    """Give an experiment a part beside it, such as a budget, that has its first seeds."""
+    part = folder.with_name(f"{folder.name}{ending}")
+    part.mkdir(exist_ok=True)
+    manifest = json.loads((folder / "experiment.json").read_text())
+    for arm in manifest["arms"].values():
+        arm["cells"] = dict(list(arm["cells"].items())[:seeds])
+    (part / "experiment.json").write_text(json.dumps({**manifest, "seeds": manifest["seeds"][:seeds]}))
+    return part
+
+
+def test_no_seeds_are_added_while_a_part_lacks_those_of_before(tmp_path: Path) -> None:
+    folder = make_experiment(tmp_path, {"base": BASE, "slow": BETTER})
+    added = lambda **more: with_added_seeds(  # noqa: E731
+        load_experiment(write(tmp_path / "spec", name=folder.name, **more), {}), 3, folder.parent, underpowered=True
+    )
+    assert added() == list(range(9))
+    assert added(budgets=[0.5]) == list(range(6)), "the budget was not begun"
+    for seeds, expected in ((4, 6), (6, 9)):
+        part_with(folder, ".budget_50", seeds)
+        assert added(budgets=[0.5]) == list(range(expected))
+    assert added(tune={"rates": {"seeds": [7, 100]}}) == list(range(6)), "the arms at one rate were not begun"
+    part_with(folder, ".shared", 6)
+    assert added(tune={"rates": {"seeds": [7, 100]}}) == [0, 1, 2, 3, 4, 5, 6, 8, 9], "7 chose the rates"
+    rivals = part_with(folder, ".rivals", 2) / "experiment.json"
+    manifest = json.loads(rivals.read_text())
+    manifest["arms"]["slow"]["cells"]["0"] = "f" * 64
+    rivals.write_text(json.dumps(manifest))
+    assert added(tune={"rates": {"seeds": [7, 100]}}) == list(range(6)), "a rival is missing"
+
+
+def test_seeds_of_the_text_that_has_most_are_those_asked_for(tmp_path: Path) -> None:
+    folder = make_experiment(tmp_path, {"base": BASE, "slow": BETTER})
+    part_with(folder, ".plays", 4)
+    part_with(folder, ".python", 6)
+    corpora = {"plays": {"data.corpus.size": 3000}, "python": {}}
+    experiment = load_experiment(write(tmp_path / "spec", name=folder.name, corpora=corpora), {})
+    assert with_added_seeds(experiment, 3, folder.parent, underpowered=True) == list(range(6))
+
+
 def test_seeds_are_added_from_python_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     folder, asked = make_experiment(tmp_path, {"base": BASE, "slow": BETTER}), list[Experiment]()
     monkeypatch.setattr(module, "ablate", lambda experiment, options: asked.append(experiment))
@@ -179,6 +219,7 @@ def test_two_seeds_are_too_few_to_look_at(tmp_path: Path, capsys: Capture) -> No
 
 def test_initial_values_are_added_to_orders_as_they_were(tmp_path: Path) -> None:
     folder = make_experiment(tmp_path, {"base": BASE, "slow": BETTER})
+    part_with(folder, ".orders", 6)
     spec = write(tmp_path / "spec", name=folder.name, seeds={"init": 6, "data": [3, 4]})
     added = with_added_seeds(load_experiment(spec, {}), 3, folder.parent)
     assert added == {"init": list(range(9)), "data": [3, 4]}

@@ -19,6 +19,7 @@ from lm.ablation.plan import Plan, design_of, make_plan
 from lm.analysis.budgets import AtBudget, over_budget, verdict_over_budget
 from lm.analysis.results import load
 from lm.cli import main
+from lm.config.tree import flatten
 from lm.report.render import TableCell
 from lm.report.sections import all_sections, budget_section
 from lm.stats.tests import ALPHA, sign_flip_interval
@@ -63,6 +64,31 @@ def test_a_budget_gives_all_arms_fewer_steps(tmp_path: Path) -> None:
     assert not half.experiment.budgets
     assert [planned.seed for planned in half.by_arm["layer"]] == experiment.seeds
     assert design_of(make_plan(experiment))["budgets"] == [25, 50]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"trainer": {"max_steps": 20}}, {"trainer.max_steps": 10}),
+        ({"optim.schedule.init_args.warmup": 6}, {"optim.schedule.warmup": 3}),
+        ({"optim.schedule": {"class_path": "WarmupLinear", "init_args": {"warmup": 6}}}, {"optim.schedule.warmup": 3}),
+        ({"optim.schedule": "WarmupLinear", "trainer.max_steps": 200}, {"optim.schedule.warmup": 50}),
+        (
+            {"optim.schedule": {"class_path": "WarmupStableDecay", "init_args": {"warmup": 2, "decay": 8}}},
+            {"optim.schedule.warmup": 1, "optim.schedule.decay": 4},
+        ),
+        ({"data.context_warmup": {"start": 4, "batches": 6}}, {"data.context_warmup.batches": 3}),
+        ({"optim.schedule.warmup": 0.5}, {"optim.schedule.warmup": 3}),
+    ],
+)
+def test_steps_of_an_arm_shrink_however_they_are_written(
+    changes: dict[str, Any], expected: dict[str, int], tmp_path: Path
+) -> None:
+    experiment = load_experiment(write_experiment(tmp_path, budgets=[0.5], arms={"layer": {}, "other": changes}), {})
+    (half,) = map(make_plan, expand_budgets(experiment))
+    assert half.first("layer").config["trainer"]["max_steps"] == 6
+    of_arm = flatten(half.first("other").config)
+    assert {path: of_arm[path] for path in expected} == expected
 
 
 def comparison(kind: Any) -> Comparison:

@@ -486,6 +486,15 @@ def test_warmup_as_a_share_is_the_cell_with_those_steps() -> None:
     assert cells.check(override(RUN, {"optim.schedule.warmup": 3.0})).id == of_steps.id
 
 
+def test_a_cell_has_as_many_threads_however_many_are_missing(tmp_path: Path, monkeypatch: Patch) -> None:
+    plan, store = make_plan(load_experiment(write_experiment(tmp_path), {})), Store(tmp_path / "out")
+    monkeypatch.setattr("lm.execution.machine.cores", lambda: 2)
+    work = remaining_work(plan, store, False)
+    assert len(work.missing) > 2
+    for missing in (work.missing, work.missing[-1:]):
+        assert num_workers(replace(work, missing=missing), RunOptions(tmp_path)) == 2
+
+
 def test_the_largest_arms_flops_decide_how_cells_share_devices(tmp_path: Path, monkeypatch: Patch) -> None:
     plan, store = make_plan(load_experiment(write_experiment(tmp_path), {})), Store(tmp_path / "out")
     work = remaining_work(plan, store, False)

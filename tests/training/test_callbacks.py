@@ -46,6 +46,28 @@ class Refuses(Callback):
     """Cannot be made."""
     def __init__(self, number: int = 1):
         raise ValueError(f"number={number} is never right")
+
+import random
+import numpy
+
+class Draws(Callback):
+    """Adds noise to the weights before every step, from three generators."""
+    def __init__(self):
+        self.factor = 1.0
+    def on_fit_start(self, trainer, pl_module):
+        self.factor = 1 + torch.rand(1).item()
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        with torch.no_grad():
+            for parameter in pl_module.parameters():
+                noise = torch.randn_like(parameter) * random.random() * numpy.random.rand()
+                parameter.add_(1e-3 * self.factor * noise)
+
+class Breaks(Callback):
+    """Makes the weights infinite before the fourth batch."""
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        if batch_idx == 3:
+            with torch.no_grad():
+                next(pl_module.parameters()).fill_(float("nan"))
 '''
 
 
@@ -165,6 +187,26 @@ def test_a_resumed_run_restores_the_state_of_its_callback(own: str, tmp_path: Pa
     plain = train_cell(tmp_path / "plain", {"optim.optimizer": "SGD"})[1]
     assert plain["metrics"]["nll"] != whole["metrics"]["nll"], "it must have been at work"
     assert list(folder.glob(f"code/*{own}.py"))
+
+
+@pytest.mark.slow
+def test_a_resumed_run_draws_for_its_callbacks_as_one_never_stopped(own: str, tmp_path: Path) -> None:
+    changes = {"trainer.callbacks": [f"{own}.Draws"]}
+    whole, resumed = train_cell(tmp_path / "whole", changes)[1], resume_cell(tmp_path / "parts", changes, 9)[1]
+    assert resumed["provenance"]["resumed"]
+    assert resumed["metrics"] == whole["metrics"]
+    assert train_cell(tmp_path / "plain")[1]["metrics"]["nll"] != whole["metrics"]["nll"]
+
+
+@pytest.mark.slow
+def test_a_run_diverges_at_the_same_step_whenever_checkpoints_are_due(own: str, tmp_path: Path) -> None:
+    changes = {"trainer.callbacks": [f"{own}.Breaks"], "trainer.log_every_n_steps": 3, "trainer.val_check_interval": 3}
+    records = [
+        train_cell(tmp_path / f"{seconds}", changes, checkpoint_seconds=seconds)[1] for seconds in (0.0, 1e9)
+    ]
+    often, never = ([record[name] for name in ("error", "diverged", "steps", "pairing")] for record in records)
+    assert often == never
+    assert records[0]["diverged"] is not None
 
 
 @pytest.mark.slow

@@ -61,9 +61,18 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(tmp_path: Path) -> 
     store, cell, before = Store(tmp_path), cast(Any, SimpleNamespace(id="a" * 64)), torch.get_num_threads()
     store.work(cell.id).mkdir(parents=True)
     try:
-        for asked, checkpointed, used in ((2, False, 2), (1, False, 1), (3, True, 1), (None, True, 1), (2, False, 2)):
-            checkpoint = store.work(cell.id) / "last.ckpt"
-            checkpoint.touch() if checkpointed else checkpoint.unlink(missing_ok=True)
+        for asked, left, used in (
+            (2, None, 2),
+            (1, None, 1),
+            (3, "last.ckpt", 1),
+            (None, "last.ckpt", 1),
+            (3, "outcome.json", 1),
+            (2, None, 2),
+        ):
+            for name in ("last.ckpt", "outcome.json"):
+                (store.work(cell.id) / name).unlink(missing_ok=True)
+            if left is not None:
+                (store.work(cell.id) / left).touch()
             set_threads(cell, store, asked)
             assert torch.get_num_threads() == used == read_previous_attempts(store.work(cell.id))["threads"]
     finally:
