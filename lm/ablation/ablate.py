@@ -506,7 +506,8 @@ def print_estimate(work: RemainingWork, seconds: Mapping[str, float], workers: i
     line = work.counts
     if cells:
         wall = wall_seconds([seconds[planned.arm] for planned in work.missing], workers)
-        line += f"; about {duration(wall)} with {min(workers, len(cells))} at a time, estimated from finished cells or a few steps"
+        at_once = min(workers, len(cells))
+        line += f"; about {duration(wall)} with {at_once} at a time, estimated from finished cells or a few steps"
     for text in (line, *work.reused()):
         print_line(text)
 

@@ -39,7 +39,8 @@ def _without_verdicts(experiment: Experiment, arms: dict[str, dict[str, Any]], b
 
 def _alone(experiment: Experiment) -> Experiment:
     """Return the experiment without claims, and without other experiments that are made of it."""
-    return replace(experiment, claims=(), tuning=None, grid=None, bracket=None, rates={}, data_seeds=(), budgets=())
+    nothing: dict[str, Any] = {"tuning": None, "grid": None, "bracket": None, "rates": {}, "budgets": ()}
+    return replace(experiment, claims=(), data_seeds=(), made_of=experiment.origin, **nothing)
 
 
 def grid_rates(experiment: Experiment) -> RatesByArm:
@@ -160,7 +161,8 @@ def at_best_rates(experiment: Experiment, rates: dict[str, ArmRate]) -> Experime
     best = {arm: {} if (rate := rates[arm]["best"]) is None else {RATE: rate} for arm in experiment.arms}
     arms = {arm: {**changes, **best[arm]} for arm, changes in experiment.arms.items()}
     inference = replace(experiment.inference, axes={RATE: "nuisance", **experiment.inference.axes})
-    return replace(experiment, design=replace(experiment.design, arms=arms), inference=inference, rates=rates)
+    design = replace(experiment.design, arms=arms)
+    return replace(experiment, design=design, inference=inference, rates=rates, made_of=experiment.origin)
 
 
 def expand_rivals(plan: Plan, seeds: list[int]) -> Experiment | None:

@@ -40,9 +40,10 @@ from lm.config.reading import (
     require_kind,
     resolve_file,
 )
-from lm.config.tree import InputError, Tree, load_yaml, override, path_name
+from lm.config.tree import InputError, Tree, load_yaml, override, path_name, run_id
 from lm.config.usual_names import suggest
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
+from lm.store.archive import TWINS
 from lm.store.metrics import (
     AT_LENGTH,
     AVERAGED,
@@ -212,6 +213,12 @@ class Experiment:
     crossed: bool = False  # whether all arms are trained in each of `data_seeds`, not the baseline alone
     autotuned: dict[str, Any] | None = None
     declared_seeds: tuple[int, ...] = ()  # those of the file; none where they come in stages
+    made_of: str = ""  # the `origin` of the experiment that this one was made of, such as one with a smaller budget
+
+    @property
+    def origin(self) -> str:
+        """Hash of what is compared, the same for all that is made of one experiment, by which reports show it."""
+        return self.made_of or run_id([self.tree, self.arms, self.baseline])
 
     @property
     def baseline(self) -> str:
@@ -285,9 +292,16 @@ def load_experiment(
     )
 
 
+def _ending(name: str, where: str) -> str:
+    """Return the name of a tier or a text, which ends that of a folder. Raises InputError for one that is in use."""
+    if f".{path_name(name, where)}" in TWINS:
+        raise InputError(f"{where}: {name!r} ends the folder of what is made of an experiment; give it another name")
+    return name
+
+
 def _read_corpora(tree: Tree, settings: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
     """Return the changes of each text, those of the command above them. Raises InputError."""
-    corpora = {path_name(text, f"{path}: corpora"): changes for text, changes in tree.get("corpora", {}).items()}
+    corpora = {_ending(text, f"{path}: corpora"): changes for text, changes in tree.get("corpora", {}).items()}
     if len(corpora) == 1 or (corpora and "ladder" in tree):
         reason = "a ladder" if "ladder" in tree else f"{next(iter(corpora))} alone"
         raise InputError(f"{path}: corpora: expected two texts or more, and no ladder; found {reason}")
@@ -388,7 +402,7 @@ def at_tier(tree: Tree, tier: str, path: Path, option: str = "--tier") -> Tree:
     """Return the experiment at another size: `tiers` may give another base, more common changes, other seeds."""
     tiers = tree.get("tiers", {})
     for name in tiers:
-        path_name(name, f"{path}: tiers")
+        _ending(name, f"{path}: tiers")
     if not tier:
         return tree
     if path_name(tier, option) not in tiers:

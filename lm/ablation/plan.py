@@ -88,7 +88,9 @@ class Plan:
         path = self.manifest(store)
         if not path.is_file():
             return False
-        arms = MANIFEST.read(read_json(path), path)["arms"]
+        if (manifest := _previous_manifest(path)) is None:  # damaged: it will be replaced
+            return False
+        arms = manifest["arms"]
         cells = {arm: {str(planned.seed): planned.cell.id for planned in of_arm} for arm, of_arm in self.by_arm.items()}
         return all(arm in arms and arms[arm].get("cells") == of_arm for arm, of_arm in cells.items())
 
@@ -175,6 +177,9 @@ def _check_arm(experiment: Experiment, name: str, changes: dict[str, Any]) -> Ce
         return cell
 
 
+ON_TEST = ("test_", "scaled_")  # beginnings of quantities that are measured on the test split
+
+
 def _unmeasured(cell: Cell, metric: str) -> str:
     """Return why runs of a cell do not measure a quantity; empty where they do, or where only a run can tell."""
     trainer, evaluated = cell.config["trainer"], cell.config.get("evaluate") or {}
@@ -186,6 +191,10 @@ def _unmeasured(cell: Cell, metric: str) -> str:
             return f"evaluate.tasks measures {', '.join(of_tasks) or 'none'}.{nearest(metric, of_tasks)}"
     elif at and int(length) not in (lengths := evaluated.get("lengths", [])):
         return f"evaluate.lengths does not hold {length}, it has {lengths or 'none'}"
+    if quantity.startswith(ON_TEST) and not cell.facts.tokens.get("test"):
+        return "takes a test split, and the data have none (see data.split)"
+    if quantity == "clipped_share" and not trainer["gradient_clip_val"]:
+        return "takes gradients that are clipped, trainer.gradient_clip_val"
     if quantity == "nll_ema" and not trainer.get("ema"):
         return "takes averaged weights, trainer.ema"
     if quantity == "excess_nll" and cell.open().data.entropy_per_token() is None:
@@ -302,6 +311,7 @@ def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Pat
         "name": experiment.name,
         "title": experiment.title,
         "tier": experiment.tier or "C",
+        "origin": experiment.origin,
         "command": stored_command(command),
         "notes": experiment.notes,
         "baseline": experiment.baseline,

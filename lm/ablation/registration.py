@@ -14,12 +14,19 @@ from lm.store.record import ExperimentRegistration
 
 
 def write_registrations(designs: Mapping[Path, tuple[dict[str, Any], int]]) -> None:
-    """Write what experiments ask, each with the number of its finished runs. Raises InputError for a path in use."""
-    for path in filter(Path.exists, designs):
+    """Write what experiments ask, each with the number of its finished runs. Raises InputError for a path in use.
+
+    One of several that is there already, as it would be written now, is left: a command was killed before the others.
+    """
+    known = {path: registration_of(design, path) for path, (design, _) in designs.items()}
+    written = [path for path, registration in known.items() if registration is not None]
+    if len(written) == len(designs) or any(of is not None and of["changes"] for of in known.values()):
         remedy = "it is not written again, and reports list what has changed"
-        raise InputError(f"{path}: is a registration already; {remedy}")
+        raise InputError(f"{written[0]}: is a registration already; {remedy}")
     now = datetime.now(UTC).isoformat(timespec="seconds")
     for path, (design, finished) in designs.items():
+        if path in written:
+            continue
         content = {"registered": now, "finished": finished, "design": design}
         write_atomic(path, to_json(REGISTERED.stamped({**content, "sha256": _hash(content)})))
 

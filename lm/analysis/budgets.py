@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from lm.analysis.compare import NO_RUN, noise_of_arms, reason_not_comparable
 from lm.analysis.rates import regret_bounds
-from lm.analysis.results import Records, load, paired
+from lm.analysis.results import Records, is_part, load, paired
 from lm.config.tree import path_name
 from lm.stats.sequential import left_after
 from lm.stats.two_way import TwoWay, cover_texts, set_p_over_texts
@@ -48,7 +48,7 @@ def over_budget(results: Records) -> dict[str, list[AtBudget]]:
     part_by_percent, percents = {100: results}, [*results.manifest.get("budgets", ()), 100]
     for percent in percents[:-1]:
         folder = results.store.out / path_name(f"{results.manifest['name']}{budget_ending(percent)}", "experiment")
-        if (folder / "experiment.json").is_file():
+        if is_part(results, folder):
             part_by_percent[percent] = load(folder)
     if len(part_by_percent) == 1:
         return {}

@@ -16,7 +16,7 @@ import numpy as np
 import scipy
 from numpy.typing import NDArray
 
-from lm.analysis.results import Records, load, one_tokenizer, value
+from lm.analysis.results import Records, is_part, load, one_tokenizer, value
 from lm.config.tree import path_name
 from lm.stats.components import Components, components
 from lm.stats.tests import benjamini_hochberg
@@ -198,7 +198,7 @@ def orders(results: Records) -> dict[str, Orders] | None:
     """
     name = path_name(f"{results.manifest['name']}{ENDING}", "experiment")
     folder = results.store.out / name
-    if not (folder / "experiment.json").is_file():
+    if not is_part(results, folder):
         return None
     grid = load(folder)
     by_arm: dict[str, list[str]] = {}

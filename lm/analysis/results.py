@@ -228,6 +228,22 @@ def load(folder: Path) -> Records:
     return results
 
 
+def is_part(results: Records, folder: Path) -> bool:
+    """Return True if a folder has results of what was made of an experiment, such as a smaller budget of it.
+
+    Raises InputError where their manifest is damaged.
+    """
+    return (folder / "experiment.json").is_file() and not is_outdated(results, folder)
+
+
+def is_outdated(results: Records, folder: Path) -> bool:
+    """Return True if a folder has what was made of an experiment before its settings were changed."""
+    if not (folder / "experiment.json").is_file():
+        return False
+    own, other = results.manifest.get("origin"), read_manifest(folder).get("origin")
+    return own is not None and other is not None and own != other  # older versions wrote none
+
+
 def arm_at_rate(arm: str, rate: float) -> str:
     """Return the name that an arm at a learning rate has in an experiment over rates."""
     return f"{arm}.lr{rate!r}"
@@ -240,7 +256,7 @@ def _rivals(results: Records, folder: Path) -> dict[str, dict[float, Cells]]:
     """
     rates = {arm: rate.get("rivals", []) for arm, rate in results.manifest.get("rates", {}).items()}
     try:
-        grid = load(folder).records if any(rates.values()) and (folder / "experiment.json").is_file() else {}
+        grid = load(folder).records if any(rates.values()) and is_part(results, folder) else {}
     except InputError:
         return {}
     trained = {}

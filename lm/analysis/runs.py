@@ -154,7 +154,7 @@ def _requested_cells(folder: Path, prefix: str) -> tuple[list[tuple[str, int, st
     requests = []
     for arm, cells in arms.items():
         for seed, cell in cells.items():
-            if not (seed.isascii() and seed.isdecimal() and len(seed) < 20):
+            if not (seed.isascii() and seed.isdecimal() and len(seed) <= 20):
                 raise InputError(f"{folder}: is damaged, found seed {seed[:20]!r}; run the same command again")
             requests.append((arm, int(seed), path_name(cell, f"{folder}: {arm}"), arm in discarded))
     return requests, to_come

@@ -277,7 +277,7 @@ def train_one(
     pipe: Connection, cell: Cell, store: Store, execution: Execution, slot: int | None, devices: int = 0
 ) -> None:
     """Train a cell in this process, with messages through the pipe; `slot` chooses one of `devices`, None all."""
-    from lm.training.train import train  # takes seconds, which the fork server has spent
+    from lm.training.train import ChangedCodeError, train  # takes seconds, which the fork server has spent
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
     sys.modules["__main__"].__spec__ = None
@@ -318,6 +318,8 @@ def train_one(
             train(cell, store, report, execution, judge, say, redirect_output, wait=False)
     except HeldError:
         tell("held")
+    except ChangedCodeError as error:
+        tell("waiting", str(error))
     except LostError as error:
         tell("waiting", str(error))
         tell("held")

@@ -12,7 +12,14 @@ import pandas as pd
 from lm.analysis.answers import Answer
 from lm.analysis.comparability import changes_in_words
 from lm.analysis.curve import last_validations
-from lm.analysis.results import FirstLook, Records, data_order_mismatches, one_tokenizer, provenance_differences
+from lm.analysis.results import (
+    FirstLook,
+    Records,
+    data_order_mismatches,
+    is_outdated,
+    one_tokenizer,
+    provenance_differences,
+)
 from lm.analysis.texts import LOSS_OF, Texts, generalises, texts_by_quantity
 from lm.analysis.verdict_text import format_seeds as count_seeds
 from lm.analysis.verdict_text import list_seeds, seed_ranges
@@ -55,7 +62,8 @@ def notes(results: Records, table: pd.DataFrame, of_runs: bool = True) -> list[s
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-SEARCHED = ("lr_curve.json", "tune/tuned.json")  # files of an experiment whose arms had learning rates searched
+SEARCHED = {"lr_curve.json": ".lr_curve", "tune/tuned.json": ".tuned"}
+"""Files of an experiment whose arms had learning rates searched, and the endings of what was trained for them."""
 NO_LOOK = FirstLook()
 MOST_NOTES, LONGEST = 4, 80  # lines below the table in the terminal, and characters of one of them, at most
 
@@ -386,7 +394,10 @@ def _comparability(results: Records) -> Iterator[str]:
 def has_one_rate(results: Records) -> bool:
     """Return True where all arms share a learning rate, and none was searched for any of them."""
     folder = results.store.out / path_name(results.manifest["name"], "experiment")
-    searched = "rates" in results.manifest or any((folder / name).is_file() for name in SEARCHED)
+    searched = "rates" in results.manifest or any(
+        (folder / name).is_file() and not is_outdated(results, folder.with_name(f"{folder.name}{end}"))
+        for name, end in SEARCHED.items()
+    )
     arms = results.manifest["arms"].values()
     return len(arms) > 1 and not searched and not any("optim.lr" in arm["changes"] for arm in arms)
 

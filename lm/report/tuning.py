@@ -10,7 +10,7 @@ import pandas as pd
 from lm.analysis.answers import DECIDED, Answer, stands
 from lm.analysis.compare import compare
 from lm.analysis.rates import RateCurve, rate_curve, sensitivity_difference, shifted
-from lm.analysis.results import Records, load
+from lm.analysis.results import Records, is_outdated, is_part, load
 from lm.analysis.verdict_text import display_verdict, list_seeds
 from lm.config.plain import shown
 from lm.config.tree import InputError
@@ -41,7 +41,7 @@ Tuning = tuple[dict[str, Any], Records, dict[str, Study]]  # what was tuned, the
 def tuning_of(results: Records, folder: Path) -> Tuning | None:
     """Load tuning, winners' results and each arm's study; None where incomplete. Raises InputError for damage."""
     described, twin = folder / FOLDER / "tuned.json", folder.parent / f"{folder.name}.tuned"
-    if not described.is_file() or not (twin / "experiment.json").is_file():
+    if not described.is_file() or not is_part(results, twin):
         return None
     studies = {arm: load_study(folder / FOLDER / arm) for arm in results.arms}
     tuning = TUNED.read(read_json(described), described)
@@ -123,14 +123,15 @@ def rates_of(results: Records, folder: Path) -> Rates | None:
     """Load the curves of an experiment; None without any, or if training is incomplete. Raises InputError."""
     end = SHARED if "rates" in results.manifest else ".tuned"
     path, twin = folder / DESCRIBED, folder.parent / f"{folder.name}{end}"
-    if not path.is_file() or not (twin / "experiment.json").is_file():
+    over_rates = folder.parent / f"{folder.name}{CURVE}"
+    if not path.is_file() or not is_part(results, twin) or is_outdated(results, over_rates):
         return None
     described = RATES.read(read_json(path), path)
     try:
         of_arms: dict[str, Any] = {arm: described["arms"][arm] for arm in results.arms}
         names = {arm: {float(rate): str(name) for rate, name in of["names"].items()} for arm, of in of_arms.items()}
         shared = {arm: float(of["shared"]) for arm, of in of_arms.items()}
-        grid = load(folder.parent / f"{folder.name}{CURVE}")
+        grid = load(over_rates)
         if not all(names.values()):
             raise ValueError("no rates")
         curves = {arm: rate_curve(grid, of_arm) for arm, of_arm in names.items()}

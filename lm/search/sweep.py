@@ -30,7 +30,7 @@ from lm.report.status import duration
 from lm.report.write import pointer, write_report
 from lm.search.space import Space
 from lm.search.spec import SweepSpec
-from lm.search.storage import check_storage
+from lm.search.storage import check_storage, journal
 from lm.search.study import CELLS, METHODS, REASON, SECONDS, SharedStudy, open_study, pruner, read_study, sampler
 from lm.search.trials import OUTCOMES, Search, Searches
 from lm.store.files import finite, to_json, write_atomic
@@ -100,6 +100,9 @@ def check_search(spec: SweepSpec, folder: Path) -> None:
     if spec.sampler.name == "grid":
         spec.space.grid()
     check_space(spec.space, spec.tree)
+    path = journal(spec, folder)
+    if path is not None and path.is_file():
+        read_study(spec, folder)  # refuses one that holds trials of another search
 
 
 def check_space(space: Space, tree: Tree) -> None:

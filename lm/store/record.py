@@ -231,6 +231,7 @@ class Manifest(TypedDict):
     equal: str
     adaptive: Adaptive | None
     design: DesignOf
+    origin: NotRequired[str]  # the same for an experiment and what is made of it
     command: list[str] | None
     claims: list[ClaimOf]
     registered: NotRequired[dict[str, Registration]]

@@ -100,7 +100,7 @@ def build_callbacks(nodes: Sequence[Tree] | None, seed: int = 0) -> list[Callbac
 
 
 class _Seeds(Callback):
-    """Seeds torch, numpy and Python's `random` before other callbacks draw: a resumed run draws as one never stopped."""
+    """Seeds torch, numpy and Python's `random` before other callbacks draw, so that a resumed run draws the same."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed
@@ -108,7 +108,7 @@ class _Seeds(Callback):
     def _draw_anew(self, name: str, batch: int = 0) -> None:
         seed = derive_seed(name, self.seed, batch)
         random.seed(seed)
-        np.random.seed(seed % 2**32)  # noqa: NPY002 - what a user's callback may draw from
+        np.random.seed(seed % 2**32)
         torch.manual_seed(seed)
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:

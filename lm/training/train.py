@@ -93,6 +93,10 @@ def train(
         _train_held(cell, store, report, execution, should_continue, log)
 
 
+class ChangedCodeError(InputError):
+    """The code of a cell is no longer that of its id, which nothing was trained with."""
+
+
 def set_threads(cell: Cell, store: Store, threads: int | None) -> None:
     """Use so many threads, or those that torch chooses; for a run that goes on, as many as it began with.
 
@@ -126,7 +130,7 @@ def _train_held(
         times["code"] = keep_code(cell.config, work)
         if times["code"] and identity(cell.config, cell.facts) != cell.id:
             names = ", ".join(times["code"])
-            raise InputError(f"{names}: its code was changed after this cell was planned; give the command again")
+            raise ChangedCodeError(f"{names}: its code was changed after this cell was planned; give the command again")
         config = {**cell.config, "cell": cell.id}
         with tracked(execution.loggers, work, store.out / FOLDER, execution.run_name, config, log) as follow:
             if not (work / "outcome.json").is_file():
@@ -145,8 +149,8 @@ def _train_held(
 
 
 def raise_unrecorded(error: BaseException, work: Path) -> None:
-    """Raise an error that is no failure of a cell: an interrupt, one of the disk, or of what another took over."""
-    if isinstance(error, LostError) or (isinstance(error, SystemExit) and is_interrupt(error)):
+    """Raise an error that is no failure of a cell: an interrupt, one of the disk, code or a lease that is another."""
+    if isinstance(error, LostError | ChangedCodeError) or (isinstance(error, SystemExit) and is_interrupt(error)):
         raise error
     if (error_of_disk := disk_error(error)) is not None:
         raise error_of_disk from error

@@ -13,17 +13,25 @@ from records import record
 
 from lm.ablation import ablate
 from lm.ablation.ablate import RunOptions
-from lm.ablation.derived import expand_budgets
+from lm.ablation.derived import (
+    at_best_rates,
+    at_shared_rate,
+    expand_budgets,
+    expand_orders,
+    expand_rates,
+    expand_rivals,
+)
 from lm.ablation.experiment import load_experiment
-from lm.ablation.plan import Plan, design_of, make_plan
+from lm.ablation.plan import Plan, design_of, make_plan, write_manifest
 from lm.analysis.budgets import AtBudget, over_budget, verdict_over_budget
-from lm.analysis.results import load
+from lm.analysis.results import Records, is_part, load
 from lm.cli import main
 from lm.config.tree import flatten
 from lm.report.render import TableCell
 from lm.report.sections import all_sections, budget_section
 from lm.stats.tests import ALPHA, sign_flip_interval
 from lm.stats.verdicts import Comparison, Verdict
+from lm.store.record import ArmRate
 from lm.store.store import Store
 
 pytestmark = pytest.mark.slow
@@ -234,3 +242,35 @@ def test_budgets_are_trained_packed_and_not_repeated(tmp_path: Path, capsys: Cap
     assert main(["unpack", str(tmp_path / "small.lmpack"), "--out", str(tmp_path / "there")]) == 0
     assert main(["report", str(tmp_path / "there" / "small")]) == 0
     assert "| arm | 50 % | 100 % | verdict |" in (tmp_path / "there" / "small" / "table.md").read_text()
+
+
+def test_reports_leave_out_what_was_made_before_settings_changed(tmp_path: Path) -> None:
+    options = {"budgets": [0.5], "data_seeds": [0, 1], "tune": {"rates": {"seeds": [100, 101]}}}
+    spec, store = write_experiment(tmp_path, **options), Store(tmp_path / "out")
+
+    def written(**settings: Any) -> Records:
+        experiment = load_experiment(spec, settings)
+        return load(write_manifest(make_plan(experiment), store))
+
+    experiment = load_experiment(spec, {})
+    rates = {arm: ArmRate(best=0.01, shared=0.001, bound=None, end="", rivals=[0.02]) for arm in experiment.arms}
+    own = at_best_rates(experiment, rates)
+    rivals = expand_rivals(make_plan(own), experiment.seeds)
+    assert rivals is not None
+    over_rates = expand_rates(experiment, {arm: [0.01, 0.02] for arm in experiment.arms})
+    made = [
+        expand_orders(own),
+        *expand_budgets(own),
+        over_rates,
+        at_shared_rate(make_plan(experiment)).experiment,
+        rivals,
+    ]
+    folders = [write_manifest(make_plan(part), store) for part in made]
+    assert len({*folders}) == 5
+    assert all(is_part(written(), folder) for folder in folders)
+    assert not any(is_part(written(**{"optim.lr": 0.1}), folder) for folder in folders)
+    assert not is_part(written(), store.out / "another")
+    for folder in folders:  # as older versions wrote them
+        path = folder / "experiment.json"
+        path.write_text(json.dumps({name: of for name, of in json.loads(path.read_text()).items() if name != "origin"}))
+    assert all(is_part(written(**{"optim.lr": 0.1}), folder) for folder in folders)

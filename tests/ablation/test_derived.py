@@ -95,6 +95,16 @@ def test_mistakes_in_the_last_text_are_found_before_training(tmp_path: Path, ref
     assert not (tmp_path / "out" / "cells").exists()
 
 
+@pytest.mark.parametrize(
+    "named", [{"corpora": {"one": {}, "shared": {}}}, {"tiers": {"budget_25": {}}}, {"tiers": {"lr_curve": {}}}]
+)
+def test_a_text_or_a_tier_is_not_called_as_what_is_made_of_an_experiment(
+    named: dict[str, Any], tmp_path: Path, refused: Refused
+) -> None:
+    with refused():
+        load_experiment(write_experiment(tmp_path, **named), {})
+
+
 @pytest.mark.usefixtures("undrawn")
 @pytest.mark.extra
 def test_arms_are_trained_on_each_text_and_summarised(tmp_path: Path, capsys: Capture) -> None:

@@ -409,11 +409,23 @@ def test_headline_at_a_length_not_evaluated_is_refused(tmp_path: Path, refused: 
         {"secondary": ["nll_ema~2"]},
         {"metric": "excess_nll"},
         {"metric": "nll_on_prose"},
+        {"metric": "test_nll", "common": {"data.split": [0.8, 0.2, 0]}},
+        {"secondary": ["clipped_share"], "common": {"trainer.gradient_clip_val": None}},
         {"claims": [{"claim": "a", "kind": "ours", "relation": "less", "arm": "pre", "metric": "nll@64"}]},
         {"claims": [{"claim": "a", "kind": "ours", "relation": "less", "arm": "pre", "metric": "nll_ema - nll"}]},
         {"claims": [{"claim": "a", "kind": "ours", "relation": "less", "arm": "pre", "metric": "acc@hellaswag"}]},
     ],
-    ids=["averaged weights", "mean of those", "entropy", "corpus", "length", "part", "task"],
+    ids=[
+        "averaged weights",
+        "mean of those",
+        "entropy",
+        "corpus",
+        "no test split",
+        "no clipping",
+        "length",
+        "part",
+        "task",
+    ],
 )
 def test_what_no_run_measures_is_refused_before_any_is_trained(
     tmp_path: Path, asked: dict[str, Any], refused: Refused

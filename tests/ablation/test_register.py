@@ -81,6 +81,22 @@ def test_it_is_written_once_and_by_the_command_alone(registered: Path, refused_c
     refused_command(["ablate", str(registered / "small.yaml"), "--plan", *out])
 
 
+def test_registering_texts_goes_on_where_it_was_killed(tmp_path: Path, refused_command: RefusedCommand) -> None:
+    spec = write_experiment(tmp_path, corpora={"one": {}, "two": {"data.split": [0.7, 0.2, 0.1]}})
+    command = ["register", str(spec), "--out", str(tmp_path / "out")]
+    assert main(command) == 0
+    first, second = (tmp_path / "out" / f"small.{text}" / "registration.json" for text in ("one", "two"))
+    before = first.read_bytes()
+    second.unlink()
+    assert main(command) == 0
+    assert first.read_bytes() == before
+    assert second.is_file()
+    refused_command(command)
+    second.unlink()
+    refused_command([*command, "optim.lr=0.5"])
+    assert not second.exists()
+
+
 def test_a_missing_experiment_leaves_nothing(tmp_path: Path, refused_command: RefusedCommand) -> None:
     refused_command(["register", str(tmp_path / "none.yaml"), "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out").exists()

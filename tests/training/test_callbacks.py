@@ -201,9 +201,7 @@ def test_a_resumed_run_draws_for_its_callbacks_as_one_never_stopped(own: str, tm
 @pytest.mark.slow
 def test_a_run_diverges_at_the_same_step_whenever_checkpoints_are_due(own: str, tmp_path: Path) -> None:
     changes = {"trainer.callbacks": [f"{own}.Breaks"], "trainer.log_every_n_steps": 3, "trainer.val_check_interval": 3}
-    records = [
-        train_cell(tmp_path / f"{seconds}", changes, checkpoint_seconds=seconds)[1] for seconds in (0.0, 1e9)
-    ]
+    records = [train_cell(tmp_path / f"{seconds}", changes, checkpoint_seconds=seconds)[1] for seconds in (0.0, 1e9)]
     often, never = ([record[name] for name in ("error", "diverged", "steps", "pairing")] for record in records)
     assert often == never
     assert records[0]["diverged"] is not None
