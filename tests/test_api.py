@@ -24,6 +24,7 @@ import lm
 from lm.api.training import to_plain
 from lm.cli import main
 from lm.import_hooks import without_transformers
+from lm.stats.power import pairs_needed
 from lm.store.store import Store
 
 MakeExperiment = Callable[..., Path]
@@ -105,6 +106,17 @@ def test_tables_are_those_of_the_report(experiment: MakeExperiment) -> None:
         assert list(written.columns) == list(table.columns)
         assert len(written) == len(table)
     assert set(results.curves.arm) == {"base", "arm"}
+
+
+def test_seeds_for_a_difference_are_those_of_the_spread_at_each_arms_share_of_5_percent() -> None:
+    results = lm.load(ROOT / "results" / "reference" / "activation.lmpack")
+    assert isinstance(results, lm.Results)
+    needed, shares = results.seeds_for(0.05), len(results.records.manifest["confirmatory"])
+    assert list(needed.index) == results.arms[1:]
+    for arm in needed.index:
+        losses = results.cells[results.cells.metric == "nll"].pivot_table(index="seed", columns="arm", values="value")
+        spread = float((losses[arm] - losses[results.arms[0]]).std())
+        assert needed[arm] == pairs_needed(0.05, spread, len(losses), 0.05 / shares)
 
 
 def test_a_pack_stays_readable_while_its_results_are_held() -> None:

@@ -10,6 +10,7 @@ from lm.ablation.experiment import Experiment, shortage, shortage_over_budget
 from lm.ablation.plan import Plan, design_of, idle_arms
 from lm.ablation.registration import registration_of
 from lm.analysis.results import read_manifest
+from lm.config.fingerprint import dotted_classes
 from lm.config.tree import InputError, override
 from lm.store.archive import REGISTRATION, RIVALS, SHARED
 from lm.store.store import Store
@@ -33,6 +34,13 @@ def check_before_training(plan: Plan, store: Store) -> None:
         if (folder / file).exists():
             hint = "name the experiment's file otherwise, or another --out"
             raise InputError(f"{folder}: holds the report of {kind}; {hint}")
+    for arm in plan.by_arm:
+        if mine := [name for name in dotted_classes(plan.first(arm).config) if name.startswith("__main__.")]:
+            own = mine[0].partition(".")[2]
+            raise InputError(
+                f"arm {arm}: {mine[0]}: other processes train cells, and have no classes of a script or notebook; put "
+                f"it into a file, such as my_parts.py, and name my_parts.{own}"
+            )
     registration_of(design_of(plan), folder / REGISTRATION)
     if (tuning := experiment.tuning) is None:
         return

@@ -430,6 +430,11 @@ def _read_design(tree: Tree, path: Path) -> Design:
                 hint = f"arms.{name}.{key}: seeds belong to the experiment, so that arms are paired; use {key}s"
                 raise InputError(f"{path}: {hint}")
     one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
+    texts = {f"corpora.{text}": changes for text, changes in (tree.get("corpora") or {}).items()}
+    for where, changes in {"common": tree.get("common"), **texts}.items():
+        if "seed" in (changes or {}):
+            hint = "a seed belongs to a cell, and all arms have the same ones; use seeds"
+            raise InputError(f"{path}: {where}.seed: {hint}")
     return design
 
 

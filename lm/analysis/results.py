@@ -1,6 +1,7 @@
 """An experiment's results, read once: its manifest, its records, and what was measured of each arm."""
 
 import functools
+import glob
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -18,7 +19,7 @@ from lm.analysis.verdict_text import list_seeds
 from lm.config.plain import shown
 from lm.config.reading import MOST_SEEDS
 from lm.config.tree import InputError, load_yaml, nearest
-from lm.store.archive import RIVALS
+from lm.store.archive import RIVALS, TWINS
 from lm.store.documents import kept_quantities
 from lm.store.files import read_json
 from lm.store.formats import MANIFEST
@@ -161,6 +162,9 @@ def read_manifest(folder: Path) -> Manifest:
     if (folder / "ladder.json").is_file():
         raise InputError(f"{folder}: is a ladder; name a rung of it, a folder beside it such as {folder.name}.RUNG")
     if not path.is_file():
+        beside = sorted(of.parent.name for of in folder.parent.glob(f"{glob.escape(folder.name)}.*/experiment.json"))
+        if texts := [name for name in beside if not name.endswith(TWINS)]:
+            raise InputError(f"{folder}: has no runs of its own; expected one of its texts: {', '.join(texts)}")
         expected = "a folder that `lm ablate` made, such as OUT/NAME"
         raise InputError(f"{folder}: holds no experiment.json; expected {expected}")
     manifest: Any = MANIFEST.read(read_json(path), path)

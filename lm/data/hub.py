@@ -94,6 +94,9 @@ def pinned(kind: str, path: str, revision: str | None) -> str | None:
     return revision
 
 
+PROBE, MIN_PROBE_IDS = "To be, or not: 12 + 3 = 15.", 2  # a text, and the fewest ids that a tokenizer has for it
+
+
 def load_pretrained(path: str, revision: str | None) -> tuple[Any, dict[str, Any]]:
     """Return a tokenizer from its file, its folder or the hub, and its settings. Raises InputError in one line."""
     import tokenizers
@@ -118,6 +121,8 @@ def load_pretrained(path: str, revision: str | None) -> tuple[Any, dict[str, Any
 
         with reachable_hub(path):
             auto = AutoTokenizer.from_pretrained(path, revision=revision or "main")
+        if len({*auto.backend_tokenizer.encode(PROBE).ids}) < MIN_PROBE_IDS:  # transformers makes one of any folder
+            raise ValueError("it turns text into nothing; save_pretrained of a fast tokenizer writes tokenizer.json")
         return auto.backend_tokenizer, {"eos_token": auto.eos_token}
     except Exception as error:  # of the hub, of its client, of a reader of a format, and of a missing package
         reason = " ".join(str(error).split()) or type(error).__name__

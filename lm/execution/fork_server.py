@@ -8,8 +8,8 @@ import signal
 import tempfile
 import threading
 import time
-from collections.abc import Callable
-from multiprocessing import forkserver, resource_tracker
+from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, resource_tracker, spawn
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -36,7 +36,8 @@ def start_process(body: Body, arguments: tuple[Any, ...], name: str) -> tuple[An
         process = context.Process(target=_run, args=(body, child_pipe, *arguments), name=name)
         try:
             start_fork_server()
-            process.start()
+            with _main_left_out():
+                process.start()
             return process, parent_pipe
         except (EOFError, ConnectionError):
             parent_pipe.close()
@@ -44,6 +45,25 @@ def start_process(body: Body, arguments: tuple[Any, ...], name: str) -> tuple[An
             child_pipe.close()
     hint = f"ended {MAX_FORKSERVER_RESTARTS} times before it had started one; its last words are above"
     raise InputError(f"multiprocessing's fork server, which starts the processes, {hint}")
+
+
+@contextlib.contextmanager
+def _main_left_out() -> Iterator[None]:
+    """Keep processes from importing the script of this one, which no cell needs.
+
+    A script without the guard `if __name__ == "__main__"` would run again in each, and one from standard input has no
+    file.
+    """
+    prepare = spawn.get_preparation_data
+
+    def without_main(name: str) -> dict[str, Any]:
+        return {key: value for key, value in prepare(name).items() if not key.startswith("init_main")}
+
+    spawn.get_preparation_data = without_main
+    try:
+        yield
+    finally:
+        spawn.get_preparation_data = prepare
 
 
 def _run(body: Body, pipe: Connection, *arguments: Any) -> None:

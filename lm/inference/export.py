@@ -71,6 +71,9 @@ def export(run_folder: Path, to: Path, family: str = AUTO, dtype: str | None = N
     return Exported(to, chosen, reason)
 
 
+MOST_DIFFERENCES = 3  # named of a family that does not fit
+
+
 def choose_family(model: Tree, context: int, family: str = AUTO) -> tuple[str, str]:
     """Return a family that has all parts of a resolved model, and why it is `lm` if it is. Raises InputError."""
     if family == OWN:
@@ -80,11 +83,14 @@ def choose_family(model: Tree, context: int, family: str = AUTO) -> tuple[str, s
         wrong = differences(name, model, context)
         if not wrong:
             return name, ""
-        if not nearest_family[0] or len(wrong) < len(nearest_family[1]):
+        is_of_kind = wrong[0][0] != "class_path"
+        if not nearest_family[0] or (is_of_kind and len(wrong) < len(nearest_family[1])):
             nearest_family = name, wrong
     name, wrong = nearest_family
-    setting, value, expected = wrong[0]
-    reason = f"model.{setting} is {shown(value)}, and {name} has {shown(expected)}"
+    reason = "; ".join(
+        f"model.{setting} is {shown(value)}, and {name} has {shown(expected)}"
+        for setting, value, expected in wrong[:MOST_DIFFERENCES]
+    )
     if family == AUTO:
         return OWN, reason
     raise InputError(f"--family {family}: {reason}; --family {OWN} has any")

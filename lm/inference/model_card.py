@@ -11,6 +11,7 @@ from lm import __version__
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.analysis.runs import experiments_using, folders_of, runs
+from lm.config.fingerprint import dotted_classes
 from lm.config.plain import shown
 from lm.config.tree import InputError, Tree, flatten
 from lm.inference.conversion import OWN
@@ -39,6 +40,8 @@ def model_card(run: FinishedRun, config: Tree, folder: Path) -> str:
     pairs = config.get("is_encoder_decoder") or "decoder_start_token_id" in config
     auto = "AutoModelForSeq2SeqLM" if pairs else "AutoModelForCausalLM"
     imports = "import lm  # whose class it is: pip install 'lm-ablations[hf]'\n" if config["model_type"] == OWN else ""
+    modules = sorted({name.rpartition(".")[0] for name in dotted_classes(run.config["model"])})
+    imports += "".join(f"import {module}  # has classes of this model\n" for module in modules)
     lines = ["---", "library_name: transformers", "tags: [lm-ablations]", "---", "", f"# {title}", ""]
     lines += [f"A model of the family `{config['model_type']}`, run `{record['id']}` of lm-ablations {__version__}."]
     lines += [USE.format(imports=imports, auto=auto, folder=str(folder)), "## Data and budget", ""]

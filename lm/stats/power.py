@@ -4,6 +4,7 @@ An effect is called detectable where the power, averaged over what the true nois
 is counted in simulated experiments, the same ones on every call. Beyond 13 pairs random flips stand for all.
 """
 
+import bisect
 import functools
 import math
 
@@ -16,6 +17,7 @@ from lm.stats.tests import ALPHA, smallest_p, subsets
 FLIPS = 2**13  # patterns of signs that are counted, all of them for up to 13 pairs
 EXPERIMENTS = 4_000  # simulated for up to 10 pairs, fewer with more; each counts twice, mirrored
 CHANCE = 0.8  # power at which an effect is called detectable
+MOST_PAIRS = 128  # more are not asked for
 
 
 def power(n: int, effect: float, sd: float, alpha: float = ALPHA) -> float:
@@ -58,6 +60,23 @@ def detectable(n: int, sd: float, alpha: float = ALPHA) -> float:
     if n < 2 or math.isnan(sd):
         return math.nan
     return math.inf if alpha < smallest_p(n) else sd * _detectable(n, alpha)
+
+
+def pairs_needed(effect: float, sd: float, known: int, alpha: float = ALPHA) -> float:
+    """Return how many differences show an effect with a power of 80 %, where `known` ones have the spread `sd`.
+
+    The power is averaged over the true spread, as by `detectable`. Infinite above MOST_PAIRS, NaN without a spread.
+    """
+    if known < 2 or math.isnan(sd) or effect == 0:
+        return math.nan if effect else math.inf
+    ratios = spread_ratios(known - 1)
+
+    def is_enough(n: int) -> bool:
+        return float(np.mean([power(n, effect * ratio, sd, alpha) for ratio in ratios])) >= CHANCE
+
+    if not is_enough(MOST_PAIRS):
+        return math.inf
+    return bisect.bisect_left(range(MOST_PAIRS + 1), True, lo=2, key=is_enough)
 
 
 @functools.cache

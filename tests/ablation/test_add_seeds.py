@@ -149,6 +149,15 @@ def test_seeds_of_the_text_that_has_most_are_those_asked_for(tmp_path: Path) -> 
     assert with_added_seeds(experiment, 3, folder.parent, underpowered=True) == list(range(6))
 
 
+def test_a_summary_over_texts_names_the_folders_of_these(tmp_path: Path, refused: Refused) -> None:
+    folder = make_experiment(tmp_path, {"base": BASE, "slow": BETTER})
+    for ending in (".plays", ".plays.shared", ".python"):
+        part_with(folder, ending, 6)
+    (folder / "experiment.json").unlink()
+    with refused():
+        load(folder)
+
+
 def test_seeds_are_added_from_python_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: Refused) -> None:
     folder, asked = make_experiment(tmp_path, {"base": BASE, "slow": BETTER}), list[Experiment]()
     monkeypatch.setattr(module, "ablate", lambda experiment, options: asked.append(experiment))

@@ -8,7 +8,7 @@ from scipy import stats
 from statistics_audit.audit import sign_flip_ps
 from statsmodels.stats.power import TTestPower
 
-from lm.stats.power import detectable, power, spread_ratios
+from lm.stats.power import MOST_PAIRS, detectable, pairs_needed, power, spread_ratios
 from lm.stats.tests import ALPHA
 
 
@@ -49,6 +49,28 @@ def test_six_seeds_find_what_gives_all_of_them_one_sign() -> None:
 def test_with_many_seeds_it_is_students(n: int) -> None:
     for effect in (0.3, 0.6):
         assert power(n, effect, 1.0) == pytest.approx(TTestPower().power(effect, n, ALPHA), abs=0.02)
+
+
+@pytest.mark.parametrize("n", [6, 9, 15])
+def test_as_many_pairs_are_needed_as_detect_the_effect(n: int) -> None:
+    effect = detectable(n, 0.02)
+    assert pairs_needed(1.001 * effect, 0.02, n) == n
+    assert pairs_needed(-1.001 * effect, 0.02, n) == n
+    assert pairs_needed(0.999 * effect, 0.02, n) == n + 1
+
+
+@pytest.mark.parametrize(("effect", "alpha"), [(0.5, ALPHA), (0.8, ALPHA), (0.8, ALPHA / 3)])
+def test_pairs_needed_at_a_known_spread_are_students(effect: float, alpha: float) -> None:
+    expected = math.ceil(TTestPower().solve_power(effect, power=0.8, alpha=alpha))
+    assert pairs_needed(effect, 1.0, 10_000, alpha) == pytest.approx(expected, abs=1)
+
+
+def test_pairs_needed_are_none_without_a_spread_and_infinite_beyond_the_most() -> None:
+    assert math.isnan(pairs_needed(0.1, math.nan, 6))
+    assert math.isnan(pairs_needed(0.1, 1.0, 1))
+    assert pairs_needed(0.0, 1.0, 6) == math.inf
+    assert pairs_needed(2 / math.sqrt(MOST_PAIRS), 1.0, 6) == math.inf
+    assert pairs_needed(100.0, 1.0, 6) == 6
 
 
 def test_power_without_effect_is_the_attained_level() -> None:

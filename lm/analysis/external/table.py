@@ -100,17 +100,19 @@ def flatten(tree: Mapping[str, Any], before: str = "") -> Row:
 
 
 def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
-    """Keep the rows in which columns hold these texts. Raises InputError where there are none."""
+    """Keep the rows in which columns hold one of their texts. Raises InputError where a text has none."""
     rows = table.rows
-    for name, text in conditions:
-        column = table.column(name, "--only")
+    for name in dict.fromkeys(name for name, _ in conditions):
+        column, kept = table.column(name, "--only"), set[str]()
         texts = list(dict.fromkeys(row.get(column, "") for row in rows))
-        expected = number(text)
-        same = {text, *(other for other in texts if expected is not None and number(other) == expected)}
-        rows = [row for row in rows if row.get(column, "") in same]
-        if not rows:
-            hint = f"no such run.{nearest(text, texts)} {name} is {', '.join(map(shown, texts[:MOST_NAMED]))}"
-            raise InputError(f"{table.path}: --only {name}={text}: {hint}")
+        for text in (text for of, text in conditions if of == name):
+            expected = number(text)
+            same = {other for other in texts if other == text or (expected is not None and number(other) == expected)}
+            if not same:
+                hint = f"no such run.{nearest(text, texts)} {name} is {', '.join(map(shown, texts[:MOST_NAMED]))}"
+                raise InputError(f"{table.path}: --only {name}={text}: {hint}")
+            kept |= same
+        rows = [row for row in rows if row.get(column, "") in kept]
     return replace(table, rows=rows)
 
 

@@ -73,7 +73,7 @@ COMMANDS = {
         option("--margin", "equivalence margin of the first metric", float, "M"),
         option("--arm-column", "column, parameter or tag that names the arm (default: arm)", None, "C", default="arm"),
         option("--seed-column", "column of the seed (default: seed)", None, "C", default="seed"),
-        repeated("--only", "use only runs with this text; may be repeated", "C=TEXT", type=_filter),
+        repeated("--only", "use only runs with this text; also several of a column", "C=TEXT", type=_filter),
         option("--runs-called", "pattern of TensorBoard's folders, such as '{arm}/seed_{seed}'", None, "PATTERN"),
         flag("--paired", "pair runs by seed, on the seeds that two arms share"),
         flag("--unpaired", "do not pair runs by seed; no seeds are needed"),
