@@ -74,6 +74,9 @@ def read_design(section: Mapping[str, Any], path: str) -> Design:
         others = [(factor, level) for factor, levels in factors.items() for level in list(levels)[1:]]
         arms = [("base", plain), *((level, {**plain, factor: level}) for factor, level in others)]
     else:
+        if more := next((factor for factor, levels in factors.items() if len(levels) > 2), None):
+            hint = "without the ingredient and with it; one_at_a_time takes more"
+            raise InputError(f"{path}.factors.{more}: expected two levels, {hint}; found {', '.join(factors[more])}")
         full = {factor: list(levels)[-1] for factor, levels in factors.items()}
         arms = [(FULL, full), *((f"without_{factor}", {**full, factor: plain[factor]}) for factor in factors)]
     return _from_levels(kind, factors, arms, path)

@@ -97,6 +97,7 @@ def test_aliases_are_the_products_that_are_equal_up_to_sign() -> None:
         {"kind": "fractional", "factors": two("a", "b"), "generators": {"z": ["a"]}},
         {"kind": "fractional", "factors": two("a", "b", "c"), "generators": {"c": ["c"]}},
         {"kind": "one_at_a_time", "factors": {"n": NORM, "m": NORM}},
+        {"kind": "leave_one_out", "factors": {"norm": NORM, "mlp": MLP}},
         {"kind": "factorial", "factors": {"n": NORM, "m": {"x": {"model.norm": "NoNorm"}, "y": {}}}},
     ],
 )
