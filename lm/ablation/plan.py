@@ -4,6 +4,7 @@ import contextlib
 import functools
 import json
 import math
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -285,8 +286,12 @@ def design_of(plan: Plan) -> dict[str, Any]:
 
 
 def stored_command(command: Sequence[str]) -> list[str] | None:
-    """Return the arguments of `lm` as a manifest has them, without secrets; None where UTF-8 cannot hold them."""
-    return [redacted(text) for text in command] if command and all(map(is_text, command)) else None
+    """Return the arguments of `lm` as a manifest has them; None where UTF-8 cannot hold them.
+
+    They have no secrets, and paths below the working folder are relative to it, as they are of use to others.
+    """
+    here = f"{os.getcwd()}{os.sep}"
+    return [redacted(text.removeprefix(here)) for text in command] if command and all(map(is_text, command)) else None
 
 
 def write_manifest(plan: Plan, store: Store, command: Sequence[str] = ()) -> Path:

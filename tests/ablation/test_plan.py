@@ -280,13 +280,16 @@ def test_shared_cell_is_trained_once_and_its_record_read_once(
 
 
 @pytest.mark.extra
-def test_the_manifest_keeps_the_command_as_it_was_given(tmp_path: Path, monkeypatch: Patch) -> None:
+def test_the_manifest_keeps_the_command_with_paths_as_seen_from_the_working_folder(
+    tmp_path: Path, monkeypatch: Patch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path)
     monkeypatch.setattr("lm.ablation.ablate.train_missing", lambda *_: 1)  # as if every cell were interrupted
     given = ["ablate", "small.yaml", "--seeds", "0-1", "--optim.lr", "3e-3", "--underpowered", "--out", "results"]
-    assert main(given) == 1
-    assert json.loads(Path("results/small/experiment.json").read_text())["command"] == given
+    for path in ("results", str(tmp_path / "results")):
+        assert main([*given[:-1], path]) == 1
+        assert json.loads(Path("results/small/experiment.json").read_text())["command"] == given
     monkeypatch.undo()
     plan = make_plan(load_experiment(tmp_path / "small.yaml", {}))
     for command in ((), ("ablate", "caf\udce9.yaml")):  # a name that is no UTF-8
