@@ -36,7 +36,7 @@ from lm.config.choices import (
 from lm.config.imported import user_frame
 from lm.config.layers import expand_layers, merge_layers
 from lm.config.plain import find_unusable, shown
-from lm.config.tree import INHERITED, InputError, Tree, is_component, is_schedule, join, nearest
+from lm.config.tree import INHERITED, InputError, Tree, flatten, is_component, is_schedule, join, nearest
 from lm.config.usual_names import suggest_setting
 
 REQUIRED = object()
@@ -152,8 +152,11 @@ def _resolve_arguments(cls: type, supplied: int, settings: Any, path: str, missi
         if (reason := getattr(cls, "REASONS", {}).get(key)) is not None:
             raise InputError(f"{join(path, str(key))}: {reason}")
         if key not in accepted:
-            hint = f"{suggest_setting(key, accepted)} It takes {', '.join(accepted) or 'no settings'}"
-            raise InputError(f"{join(path, str(key))}: {cls.__name__} has no setting {key!r}.{hint}")
+            below = [] if path else [name for name in flatten(settings) if name.endswith(f".{key}")]
+            meant = min(below, key=lambda name: name.count("."), default="")  # `lr` for `optim.lr`
+            hint = f" Did you mean {meant}?" if meant else suggest_setting(key, accepted)
+            listed = f"It takes {', '.join(accepted) or 'no settings'}"
+            raise InputError(f"{join(path, str(key))}: {cls.__name__} has no setting {key!r}.{hint} {listed}")
     defaults = parameters(cls)
     for name in accepted:
         has_default = name in components and defaults[name].default is not inspect.Parameter.empty

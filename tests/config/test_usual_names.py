@@ -4,13 +4,15 @@ import re
 from pathlib import Path
 
 import pytest
+from helpers import RUN
 from messages import RefusedCommand
 
 from lm.ablation.experiment import ExperimentFile
 from lm.cli.commands import commands
 from lm.cli.entry import parsers
-from lm.config.components import catalogue
+from lm.config.components import catalogue, resolve
 from lm.config.keys import keys
+from lm.config.tree import InputError
 from lm.config.usual_names import suggest, suggest_setting, usual_names
 from lm.search.space import ChoicesNode, Distribution
 from lm.search.spec import SweepFile
@@ -95,3 +97,13 @@ def test_a_name_that_nobody_uses_has_the_nearest_choice() -> None:
 )
 def test_a_usual_name_is_answered_with_ours(arguments: list[str], refused_command: RefusedCommand) -> None:
     refused_command(arguments)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [("lr", "optim.lr"), ("width", "model.width"), ("optimizer", "optim.optimizer"), ("seeed", "seed")],
+)
+def test_a_setting_without_its_section_is_named_with_it(name: str, meant: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        resolve({**RUN, name: 3}, RunConfig)
+    assert f" Did you mean {meant}? " in str(refusal.value)
