@@ -17,7 +17,7 @@ from lm.model.attention_impl import (
     repeat_kv,
 )
 from lm.model.cache import Cache
-from lm.model.fused_linear import can_fuse, fused_linear, linears
+from lm.model.fused_linear import can_fuse, fused_linear
 from lm.model.initializers import QueryKeyLinear, ResidualLinear
 from lm.model.position import Position, relative_positions
 from lm.model.shape import Shape
@@ -257,19 +257,25 @@ class SoftmaxAttention(Attention):
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return queries (b, h, q, k), keys and values (b, g, s, k), normed and rotated for the scores."""
         if memory_bsd is not None:
-            k_bgsk, v_bgsk = map(self._split, linears(memory_bsd, self.key, self.value))
+            k_bgsk, v_bgsk = self._split(fused_linear(memory_bsd, self.key, self.value)).chunk(2, dim=1)
             return self.query_norm(self._split(self.query(x_bqd))), self.key_norm(k_bgsk), v_bgsk
         start = 0 if cache is None else cache.length
         layers = self.query, self.key, self.value
-        if position.head_independent and isinstance(self.query_norm, nn.Identity) and can_fuse(x_bqd, layers):
-            qkv = self._split(fused_linear(x_bqd, *layers))
-            kv_heads = qkv.shape[1] // (self.groups + 2)
-            qk, v_bgsk = qkv.split((qkv.shape[1] - kv_heads, kv_heads), dim=1)
-            q_bhqk, k_bgsk = position.apply_rotary(qk, start).split((self.groups * kv_heads, kv_heads), dim=1)
+        has_norm = not isinstance(self.query_norm, nn.Identity)
+        if not has_norm and not can_fuse(x_bqd, layers):
+            q_bhqk, k_bgsk, v_bgsk = (self._split(layer(x_bqd)) for layer in layers)
+            q_bhqk, k_bgsk = position.rotate_projected(q_bhqk, start), position.rotate_projected(k_bgsk, start)
         else:
-            q_bhqk, k_bgsk, v_bgsk = map(self._split, linears(x_bqd, *layers))
-            q_bhqk = position.apply_rotary(self.query_norm(q_bhqk), start)
-            k_bgsk = position.apply_rotary(self.key_norm(k_bgsk), start)
+            qkv = self._split(fused_linear(x_bqd, *layers))
+            kv_heads = qkv.shape[1] // (self.groups + 2)  # of the heads that this process computes, all or some
+            heads = self.groups * kv_heads
+            qk, v_bgsk = qkv.split((heads + kv_heads, kv_heads), dim=1)
+            if position.head_independent and not has_norm:
+                q_bhqk, k_bgsk = position.rotate_projected(qk, start).split((heads, kv_heads), dim=1)
+            else:
+                q_bhqk, k_bgsk = qk.split((heads, kv_heads), dim=1)
+                q_bhqk = position.apply_rotary(self.query_norm(q_bhqk), start)
+                k_bgsk = position.apply_rotary(self.key_norm(k_bgsk), start)
         if cache is not None:
             k_bgsk, v_bgsk = cache.append(k_bgsk, v_bgsk)
         return q_bhqk, k_bgsk, v_bgsk
@@ -391,7 +397,7 @@ class LinearAttention(Attention):
     ) -> Tensor:
         """Attend to the input itself, or to a memory, (b, q, width) to (b, q, width)."""
         refuse_scores(self, mask, memory_bsd, cache)
-        q_btd, k_btd, v_btd = linears(x_bqd, self.query, self.key, self.value)
+        q_btd, k_btd, v_btd = fused_linear(x_bqd, self.query, self.key, self.value).chunk(3, dim=-1)
         q_bhtk = nn.functional.elu(self._split(q_btd)) + 1
         k_bhtk = nn.functional.elu(self._split(k_btd)) + 1
         v_bhtv = self._split(v_btd)

@@ -24,7 +24,7 @@ from lm.model.attention import (
     scale_factor,
 )
 from lm.model.cache import Cache
-from lm.model.fused_linear import linears
+from lm.model.fused_linear import fused_linear
 from lm.model.initializers import NormalVectors, QueryKeyLinear, ResidualLinear, TableLinear
 from lm.model.position import Position
 from lm.model.shape import Shape
@@ -115,7 +115,7 @@ class Latent(MultiHead):
         latent_b1sr, rotary_b1sk = self.key_norm(latent_b1sr), turned(rotary_b1sk)
         if cache is not None:
             latent_b1sr, rotary_b1sk = cache.append(latent_b1sr, rotary_b1sk)
-        k_bhsk, v_bhsk = map(self._split, linears(latent_b1sr[:, 0], self.key, self.value))
+        k_bhsk, v_bhsk = self._split(fused_linear(latent_b1sr[:, 0], self.key, self.value)).chunk(2, dim=1)
         k_bhsk = torch.cat([k_bhsk, rotary_b1sk.expand(-1, k_bhsk.shape[1], -1, -1)], dim=-1)
         return torch.cat([still_bhqk, turned(rotary_bhqk)], dim=-1), k_bhsk, v_bhsk
 
@@ -184,7 +184,9 @@ class GatedLinear(Attention):
     ) -> Tensor:
         """Attend to the input itself, (b, t, width) to (b, t, width)."""
         refuse_scores(self, mask, memory_bsd, cache)
-        q_btd, k_btd, v_btd, gate_btd = linears(x_bqd, self.query, self.key, self.value, self.gate)
+        layers = self.query, self.key, self.value, self.gate
+        sizes = [layer.out_features for layer in layers]
+        q_btd, k_btd, v_btd, gate_btd = fused_linear(x_bqd, *layers).split(sizes, dim=-1)
         q, k, v = (x.unflatten(-1, (self.heads, -1)).transpose(1, 2) for x in (q_btd, k_btd, v_btd))
         if self.decay is None:
             head_h = torch.arange(self.heads, dtype=q.dtype, device=q.device)

@@ -22,13 +22,6 @@ def fused_linear(x: Tensor, *layers: nn.Linear, padding: int = 0) -> Tensor:
     return nn.functional.linear(x, torch.cat([pad(layer.weight, padding) for layer in layers]), bias)
 
 
-def linears(x: Tensor, *layers: nn.Linear) -> tuple[Tensor, ...]:
-    """Apply several linear layers to x (..., i); returns the output (..., o) of each, of one product if it gains."""
-    if not can_fuse(x, layers):
-        return tuple(layer(x) for layer in layers)
-    return fused_linear(x, *layers).split([len(layer.weight) for layer in layers], dim=-1)
-
-
 def pad(x: Tensor, rows: int) -> Tensor:
     """Append rows of zeros, if any."""
     return torch.cat([x, x.new_zeros(rows, *x.shape[1:])]) if rows else x

@@ -31,6 +31,10 @@ class Position(nn.Module, ABC):
         """Return queries or keys rotated by their positions; unchanged by default."""
         return x_bhtk
 
+    def rotate_projected(self, x_bhtk: Tensor, start: int = 0) -> Tensor:
+        """Return the same as `apply_rotary` for what a linear layer made, whose heads lie side by side in memory."""
+        return self.apply_rotary(x_bhtk, start)
+
     def bias(self, queries: int, keys: int, causal: bool = True) -> Tensor | None:
         """Return what is added to the scaled scores, (h, q, k), or None; queries are the last of the keys."""
         return None
@@ -305,15 +309,22 @@ class Rope(Position):
         end = start + x_bhtk.shape[2]
         if end > self.length:
             self.grow(end)
-        if self.rotated == size and x_bhtk.stride(1) == size and not torch.compiler.is_compiling():
-            x_bthk, heads = x_bhtk.transpose(1, 2), x_bhtk.shape[1]  # heads lie side by side: one long row a position
-            cosine_td, sine_td = (table[start:end] for table in self.tables(x_bhtk, heads))
-            turned_btd = x_bthk.flatten(2) * cosine_td + self.partners(x_bthk).flatten(2) * sine_td
-            return turned_btd.unflatten(2, (heads, size)).transpose(1, 2)
         cosine_tk, sine_tk = (table[start:end] for table in self.tables(x_bhtk))
         turned = x_bhtk[..., : self.rotated] if self.rotated < size else x_bhtk
-        turned = turned * cosine_tk + self.partners(turned) * sine_tk
+        partner = self.partners(turned)  # first: the order of these two decides how gradients lie in memory
+        turned = turned * cosine_tk + partner * sine_tk
         return turned if self.rotated == size else torch.cat([turned, x_bhtk[..., self.rotated :]], dim=-1)
+
+    def rotate_projected(self, x_bhtk: Tensor, start: int = 0) -> Tensor:
+        """Rotate all heads of a position as one long row, which is faster where they lie side by side."""
+        size, heads, end = x_bhtk.shape[-1], x_bhtk.shape[1], start + x_bhtk.shape[2]
+        is_row = x_bhtk.stride(1) == size == self.rotated == self.head_size
+        if not is_row or end > self.length or torch.compiler.is_compiling():
+            return self.apply_rotary(x_bhtk, start)
+        x_bthk = x_bhtk.transpose(1, 2)
+        cosine_td, sine_td = (table[start:end] for table in self.tables(x_bhtk, heads))
+        turned_btd = x_bthk.flatten(2) * cosine_td + self.partners(x_bthk).flatten(2) * sine_td
+        return turned_btd.unflatten(2, (heads, size)).transpose(1, 2)
 
     def partners(self, x: Tensor) -> Tensor:
         """Return for each of the rotated features (..., k) the other one of its plane."""

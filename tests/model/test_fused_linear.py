@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from lm.model import fused_linear as module
 from lm.model import mlp
-from lm.model.fused_linear import MIN_ROWS_TO_FUSE, TENSOR_CORE_MULTIPLE, fused_linear, linears, should_fuse
+from lm.model.fused_linear import MIN_ROWS_TO_FUSE, TENSOR_CORE_MULTIPLE, fused_linear, should_fuse
 from lm.model.shape import Shape
 
 CLOSE: dict[str, Any] = {"rtol": 1e-12, "atol": 1e-12}
@@ -37,7 +37,7 @@ def test_fused_layers_give_outputs_and_gradients_of_each(bias: bool, monkeypatch
     wanted = gradients(apart, weights)
     called: list[nn.Module] = []
     monkeypatch.setattr(nn.Linear, "__call__", lambda self, _: called.append(self))
-    together = linears(x, *weights)
+    together = fused_linear(x, *weights).split([one.out_features for one in weights], dim=-1)
     assert not called
     for left, right in zip(together, apart, strict=True):
         torch.testing.assert_close(left, right, **CLOSE)
@@ -99,9 +99,7 @@ def normed() -> list[nn.Linear]:
 @pytest.mark.parametrize("make", [watched, replaced, normed])
 def test_what_is_watched_or_replaced_is_called_by_itself(make: Any) -> None:
     weights, x = make(), example(4, MIN_ROWS_TO_FUSE, 6)
-    apart = [one(x) for one in weights]
-    assert torch.equal(fused_linear(x, *weights), torch.cat(apart, dim=-1))
-    assert all(map(torch.equal, linears(x, *weights), apart))
+    assert torch.equal(fused_linear(x, *weights), torch.cat([one(x) for one in weights], dim=-1))
 
 
 @pytest.mark.parametrize("mlp", ["GELU", "SwiGLU"])

@@ -162,9 +162,10 @@ def test_heads_side_by_side_turn_as_heads_apart(heads: int, interleaved: bool) -
     generator = torch.Generator().manual_seed(0)
     x_bthk, weights_bthk = torch.randn(2, 2, CONTEXT - 3, heads, WIDTH // HEADS, generator=generator)
     turned, gradients = list[Tensor](), list[Tensor]()
-    for arranged in (x_bthk.transpose(1, 2), x_bthk.transpose(1, 2).contiguous()):
+    for turn in (rope.rotate_projected, rope.apply_rotary):
+        arranged = x_bthk.transpose(1, 2)
         x_bhtk = arranged.detach().requires_grad_()
-        turned.append(rope.apply_rotary(x_bhtk, 3))
+        turned.append(turn(x_bhtk, 3))
         gradients += torch.autograd.grad((weights_bthk.transpose(1, 2) * turned[-1]).sum(), x_bhtk)
     assert torch.equal(*turned)
     assert torch.equal(*gradients)
