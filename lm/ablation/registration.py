@@ -18,9 +18,9 @@ def write_registrations(designs: Mapping[Path, tuple[dict[str, Any], int]]) -> N
 
     One of several that is there already, as it would be written now, is left: a command was killed before the others.
     """
-    known = {path: registration_of(design, path) for path, (design, _) in designs.items()}
-    written = [path for path, registration in known.items() if registration is not None]
-    if len(written) == len(designs) or any(of is not None and of["changes"] for of in known.values()):
+    by_path = {path: registration_of(design, path) for path, (design, _) in designs.items()}
+    written = [path for path, registration in by_path.items() if registration is not None]
+    if len(written) == len(designs) or any(of is not None and of["changes"] for of in by_path.values()):
         remedy = "it is not written again, and reports list what has changed"
         raise InputError(f"{written[0]}: is a registration already; {remedy}")
     now = datetime.now(UTC).isoformat(timespec="seconds")

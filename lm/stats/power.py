@@ -62,14 +62,14 @@ def detectable(n: int, sd: float, alpha: float = ALPHA) -> float:
     return math.inf if alpha < smallest_p(n) else sd * _detectable(n, alpha)
 
 
-def pairs_needed(effect: float, sd: float, known: int, alpha: float = ALPHA) -> float:
-    """Return how many differences show an effect with a power of 80 %, where `known` ones have the spread `sd`.
+def pairs_needed(effect: float, sd: float, pairs: int, alpha: float = ALPHA) -> float:
+    """Return how many differences show an effect with a power of 80 %, where `pairs` of them have the spread `sd`.
 
     The power is averaged over the true spread, as by `detectable`. Infinite above MOST_PAIRS, NaN without a spread.
     """
-    if known < 2 or math.isnan(sd) or effect == 0:
+    if pairs < 2 or math.isnan(sd) or effect == 0:
         return math.nan if effect else math.inf
-    ratios = spread_ratios(known - 1)
+    ratios = spread_ratios(pairs - 1)
 
     def is_enough(n: int) -> bool:
         return float(np.mean([power(n, effect * ratio, sd, alpha) for ratio in ratios])) >= CHANCE
