@@ -35,11 +35,11 @@ def check_before_training(plan: Plan, store: Store) -> None:
             hint = "name the experiment's file otherwise, or another --out"
             raise InputError(f"{folder}: holds the report of {kind}; {hint}")
     for arm in plan.by_arm:
-        if mine := [name for name in dotted_classes(plan.first(arm).config) if name.startswith("__main__.")]:
-            own = mine[0].partition(".")[2]
+        if own_classes := [name for name in dotted_classes(plan.first(arm).config) if name.startswith("__main__.")]:
+            own = own_classes[0].partition(".")[2]
             raise InputError(
-                f"arm {arm}: {mine[0]}: other processes train cells, and have no classes of a script or notebook; put "
-                f"it into a file, such as my_parts.py, and name my_parts.{own}"
+                f"arm {arm}: {own_classes[0]}: other processes train cells, without the classes of a script or notebook; "
+                f"put it into a file, such as my_parts.py, and name my_parts.{own}"
             )
     registration_of(design_of(plan), folder / REGISTRATION)
     if (tuning := experiment.tuning) is None:

@@ -99,9 +99,9 @@ def expand_budgets(experiment: Experiment) -> list[Experiment]:
 
     def shortened(whole: Tree, shorter: Tree, percent: int) -> dict[str, int]:
         """Return the settings that make a configuration in steps a share of the whole one."""
-        now, wanted = _in_steps(shorter), _in_steps(whole)
-        wanted = {path: max(1, round(count * percent / 100)) for path, count in wanted.items()}
-        return {path: count for path, count in wanted.items() if now.get(path) != count}
+        now, scaled = _in_steps(shorter), _in_steps(whole)
+        scaled = {path: max(1, round(count * percent / 100)) for path, count in scaled.items()}
+        return {path: count for path, count in scaled.items() if now.get(path) != count}
 
     parts = []
     for percent in experiment.budgets:

@@ -111,7 +111,10 @@ def test_a_registration_without_searched_rates_says_so(
         check_message(capsys.readouterr().err.splitlines())
 
 
-DECAY = {"class_path": "WarmupStableDecay", "init_args": {"warmup": 1, "decay": 6}}
+DECAY = {
+    "class_path": "WarmupStableDecay",
+    "init_args": {"warmup": 1, "decay": 11},
+}
 
 
 @pytest.mark.parametrize(

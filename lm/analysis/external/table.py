@@ -103,7 +103,7 @@ def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
     """Keep the rows in which columns hold one of their texts. Raises InputError where a text has none."""
     rows = table.rows
     for name in dict.fromkeys(name for name, _ in conditions):
-        column, wanted = table.column(name, "--only"), set[str]()
+        column, texts_to_keep = table.column(name, "--only"), set[str]()
         texts = list(dict.fromkeys(row.get(column, "") for row in rows))
         for text in (text for of, text in conditions if of == name):
             expected = number(text)
@@ -111,8 +111,8 @@ def filter_rows(table: Table, conditions: Sequence[tuple[str, str]]) -> Table:
             if not same:
                 hint = f"no such run.{nearest(text, texts)} {name} is {', '.join(map(shown, texts[:MOST_NAMED]))}"
                 raise InputError(f"{table.path}: --only {name}={text}: {hint}")
-            wanted |= same
-        rows = [row for row in rows if row.get(column, "") in wanted]
+            texts_to_keep |= same
+        rows = [row for row in rows if row.get(column, "") in texts_to_keep]
     return replace(table, rows=rows)
 
 
