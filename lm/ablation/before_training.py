@@ -38,8 +38,8 @@ def check_before_training(plan: Plan, store: Store) -> None:
         if own_classes := [name for name in dotted_classes(plan.first(arm).config) if name.startswith("__main__.")]:
             own = own_classes[0].partition(".")[2]
             raise InputError(
-                f"arm {arm}: {own_classes[0]}: other processes train cells, without the classes of a script or notebook; "
-                f"put it into a file, such as my_parts.py, and name my_parts.{own}"
+                f"arm {arm}: {own_classes[0]}: other processes train cells, without classes of a script or notebook; put "
+                f"it into a file, such as my_parts.py, and name my_parts.{own}"
             )
     registration_of(design_of(plan), folder / REGISTRATION)
     if (tuning := experiment.tuning) is None:
