@@ -214,7 +214,9 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
             left = sum(answer.verdict == verdict and answer.q <= ALPHA for answer in of_kind)
             numbers[label + suffix] = str(left)
         numbers[f"{label}Distinct"] = str(len({answer.claim.claim for answer in of_kind}))
-        numbers[f"{label}Holm"] = str(sum(answer.p_holm <= ALPHA for answer in of_kind if answer.verdict in VERDICTS[:2]))
+        numbers[f"{label}Holm"] = str(
+            sum(answer.p_holm <= ALPHA for answer in of_kind if answer.verdict in VERDICTS[:2])
+        )
     about_training = [answer for _, answer in adjusted if answer.claim.kind != "identity"]
     numbers["allAnswers"] = str(len(about_training))
     own_rates = sum(answer.at_one_rate is not None for answer in about_training)

@@ -37,10 +37,9 @@ def check_before_training(plan: Plan, store: Store) -> None:
     for arm in plan.by_arm:
         if own_classes := [name for name in dotted_classes(plan.first(arm).config) if name.startswith("__main__.")]:
             own = own_classes[0].partition(".")[2]
-            raise InputError(
-                f"arm {arm}: {own_classes[0]}: other processes train cells, without classes of a script or notebook; put "
-                f"it into a file, such as my_parts.py, and name my_parts.{own}"
-            )
+            remedy = f"put it into a file, such as my_parts.py, and name my_parts.{own}"
+            problem = "other processes train cells, and have no classes of a script or notebook"
+            raise InputError(f"arm {arm}: {own_classes[0]}: {problem}; {remedy}")
     registration_of(design_of(plan), folder / REGISTRATION)
     if (tuning := experiment.tuning) is None:
         return
