@@ -1,6 +1,8 @@
 """Experiments made from one: on each text, over learning rates or orders of the data, with each arm's winner."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from lm.analysis.effects import orders
 from lm.analysis.results import arm_at_rate, load
 from lm.cli import main
 from lm.config.tree import override
+from lm.model.mlp import GELU
 from lm.report.figures.comparison import envelope
 from lm.report.sections import CAUSES, all_sections, orders_section
 from lm.report.study import load_study
@@ -59,6 +62,8 @@ SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}
         ("", {"data_seeds": 2, "seeds": {"min": 6, "max": 8}}),
         ("", {"data_seeds": "x"}),
         ("", {"arms": {"layer": {}, "other": {"data_seed": 1}}}),
+        ("", {"common": {"seed": 3}}),
+        ("", {"corpora": {"one": {}, "two": {"seed": 3}}}),
     ],
 )
 def test_a_wrong_grid_search_or_order_is_one_line(tmp_path: Path, section: str, changes: Any, refused: Refused) -> None:
@@ -93,6 +98,31 @@ def test_mistakes_in_the_last_text_are_found_before_training(tmp_path: Path, ref
     path = write_experiment(tmp_path, corpora={"one": {}, "two": {"data.corpus": "MarkovTex"}})
     refused_command(["ablate", str(path), "--out", str(tmp_path / "out")])
     assert not (tmp_path / "out" / "cells").exists()
+
+
+def test_a_class_of_a_script_is_refused_before_other_processes_lack_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused_command: RefusedCommand
+) -> None:
+    monkeypatch.setattr(
+        sys.modules["__main__"], "Mine", type("Mine", (GELU,), {"__module__": "__main__"}), raising=False
+    )
+    spec = write_experiment(tmp_path, arms={"layer": {}, "mine": {"model.mlp": "__main__.Mine"}})
+    for more in ([], ["--plan"]):
+        refused_command(["ablate", str(spec), "--out", str(tmp_path / "out"), *more])
+    assert not (tmp_path / "out" / "cells").exists()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["file", "stdin"])
+def test_a_script_without_a_guard_trains_its_cells_once(tmp_path: Path, way: str) -> None:
+    spec = write_experiment(tmp_path, seeds=2)
+    script = f"import lm\nprint('begun')\nlm.ablate({str(spec)!r}, out={str(tmp_path / 'out')!r}, underpowered=True)\n"
+    (tmp_path / "script.py").write_text(script)
+    command = [sys.executable, str(tmp_path / "script.py") if way == "file" else "-"]
+    done = subprocess.run(command, input=script if way == "stdin" else None, capture_output=True, text=True, check=True)
+    assert done.stdout.count("begun") == 1
+    records = [record for arm in ("layer", "rms") for record in load(tmp_path / "out" / "small").of(arm)]
+    assert [record["status"] for record in records] == ["ok"] * 4
 
 
 @pytest.mark.parametrize(

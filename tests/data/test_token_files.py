@@ -311,3 +311,10 @@ def test_a_file_that_is_no_parquet_is_one_line(
     with pytest.raises(InputError) as caught:
         prepare(TokenFiles(str(tmp_path / "a.parquet")), tokenizer, SHARES)
     check_message(str(caught.value).partition(" (")[0])  # behind it, what the library says
+
+
+@pytest.mark.slow
+def test_a_model_without_its_tokenizer_is_none(tmp_path: Path, refused: Refused) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with refused():
+        Pretrained(str(tmp_path)).learn([])

@@ -150,7 +150,9 @@ def test_beams_of_an_encoder_decoder_are_ours(tmp_path: Path) -> None:
 def test_any_parts_are_our_own_class(changes: Tree, tmp_path: Path) -> None:
     """Logits, and tokens one at a time and all at once, of parts that no family has."""
     tree = tree_of("gpt2", changes)
-    assert choose_family(tree, 24)[0] == OWN
+    family, reason = choose_family(tree, 24)
+    assert family == OWN
+    assert "class_path" not in reason, "a family of another kind is not the nearest"
     ours = written(tmp_path / "model", OWN, tree)
     theirs = read(tmp_path / "model")
     expected, got = both_logits(ours, theirs)

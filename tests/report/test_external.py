@@ -46,6 +46,14 @@ def _wide(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
 
 
+def test_several_arms_are_used_alone(tmp_path: Path, capsys: Said, refused_command: RefusedCommand) -> None:
+    path = table(tmp_path, {"plain": BASE, "new": NEW, "odd": ODD})
+    command = ["compare", str(path), "--baseline", "odd", "--metric", "loss", "--only", "arm=odd", "--only"]
+    assert main([*command, "arm=new", "--json"]) == 0
+    assert {row["arm"] for row in json.loads(capsys.readouterr().out)["comparisons"]} == {"odd", "new"}
+    refused_command([*command, "arm=newer"])
+
+
 def test_the_terminal_shows_results_and_what_is_unchecked(
     tmp_path: Path, capsys: Said, check_message: CheckMessage, refused_command: RefusedCommand
 ) -> None:
