@@ -245,7 +245,7 @@ def test_budgets_are_trained_packed_and_not_repeated(tmp_path: Path, capsys: Cap
 
 
 def test_reports_leave_out_what_was_made_before_settings_changed(tmp_path: Path) -> None:
-    options = {"budgets": [0.5], "data_seeds": [0, 1], "tune": {"rates": {"seeds": [100, 101]}}}
+    options: dict[str, Any] = {"budgets": [0.5], "data_seeds": [0, 1], "tune": {"rates": {"seeds": [100, 101]}}}
     spec, store = write_experiment(tmp_path, **options), Store(tmp_path / "out")
 
     def written(**settings: Any) -> Records:
@@ -253,7 +253,7 @@ def test_reports_leave_out_what_was_made_before_settings_changed(tmp_path: Path)
         return load(write_manifest(make_plan(experiment), store))
 
     experiment = load_experiment(spec, {})
-    rates = {arm: ArmRate(best=0.01, shared=0.001, bound=None, end="", rivals=[0.02]) for arm in experiment.arms}
+    rates = {arm: ArmRate(best=0.01, shared=0.001, end="", rivals=[0.02]) for arm in experiment.arms}
     own = at_best_rates(experiment, rates)
     rivals = expand_rivals(make_plan(own), experiment.seeds)
     assert rivals is not None
