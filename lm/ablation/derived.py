@@ -17,7 +17,6 @@ from lm.analysis.budgets import budget_ending
 from lm.analysis.effects import ENDING, order_name
 from lm.analysis.rates import BEHIND, RateCurve, misses, rate_curve
 from lm.analysis.results import arm_at_rate, load
-from lm.config.components import resolve
 from lm.config.tree import InputError, Tree, flatten, override
 from lm.report.tuning import DESCRIBED
 from lm.store.archive import CURVE, RIVALS, SHARED
@@ -25,7 +24,6 @@ from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
 from lm.store.record import ArmRate
 from lm.store.store import Store
-from lm.training.run import RunConfig
 
 RatesByArm = Mapping[str, Sequence[float]]
 
@@ -89,6 +87,9 @@ IN_STEPS = (
 
 def _in_steps(tree: Tree) -> dict[str, int]:
     """Return the settings of a configuration that are in steps, defaults included."""
+    from lm.config.components import resolve
+    from lm.training.run import RunConfig  # takes seconds, which a plan that is known does not need
+
     flat = flatten(resolve(tree, RunConfig))
     return {path: int(flat[path]) for path in IN_STEPS if isinstance(flat.get(path), int | float) and flat[path] >= 1}
 
