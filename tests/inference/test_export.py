@@ -16,7 +16,7 @@ from helpers import Capture, Patch, known
 from messages import CheckMessage, Refused, RefusedCommand
 from parity import EXAMPLES, TOLERANCE, VOCABULARY, built, exactly, padded, randomized, sample
 from records import MakeExperiment
-from small_runs import train_cell
+from small_runs import own_module, train_cell
 from torch import Tensor, nn
 
 from lm.cli import main
@@ -264,6 +264,18 @@ def test_a_run_is_exported_with_a_card(run: Path, tmp_path: Path, capsys: Captur
     assert low < nll < high
     model: Any = FinishedRun.at(run).model(nn.Module, "")
     torch.testing.assert_close(*both_logits(model, read(tmp_path / "model")), rtol=0, atol=TOLERANCE)
+
+
+OWN_LAYER = "from lm.model.mlp import ReLU\n\nclass Mine(ReLU):\n    pass\n"
+
+
+def test_the_card_of_a_model_with_a_class_of_ones_own_imports_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = own_module(tmp_path, monkeypatch, OWN_LAYER)
+    of_run = train_cell(tmp_path / "out", {"data.tokenizer": "Characters", "model.mlp": f"{module}.Mine"})[2]
+    assert main(["export", str(of_run), "--to", str(tmp_path / "model")]) == 0
+    assert f"import {module}" in (tmp_path / "model" / "README.md").read_text()
 
 
 def test_the_interval_of_a_card_is_that_of_a_ratio(run: Path) -> None:

@@ -7,12 +7,16 @@ import pytest
 import yaml
 from helpers import RUN, refusal
 from messages import Refused, RefusedCommand
+from optuna.trial import create_trial
 
 from lm.ablation.design import read_design
 from lm.ablation.experiment import load_experiment
+from lm.config.components import resolve
 from lm.search.space import read_space
 from lm.search.spec import load_sweep
+from lm.search.study import open_study
 from lm.search.sweep import check_search, check_space
+from lm.training.run import RunConfig
 
 SWEEP: dict[str, Any] = {
     "base": "base.yaml",
@@ -84,6 +88,18 @@ def test_a_search_that_cannot_be_carried_out_is_refused(
     with refused():
         check_search(load_sweep(write(tmp_path, SWEEP, **changes), {}), tmp_path / "out")
     assert {path.name for path in tmp_path.iterdir()} - set(before) <= {"base.yaml", "spec.yaml"}
+
+
+def test_a_plan_refuses_a_journal_of_another_search(tmp_path: Path, refused: Refused) -> None:
+    folder = tmp_path / "out"
+    folder.mkdir()
+    first = load_sweep(write(tmp_path, SWEEP), {})
+    settings = resolve(first.tree, RunConfig)["trainer"]
+    with open_study(first, folder, settings, parallel=False) as shared:
+        shared.study.add_trial(create_trial(value=1.0))
+    check_search(first, folder)
+    with refused():
+        check_search(load_sweep(write(tmp_path, SWEEP), {"model.width": 32}), folder)
 
 
 @pytest.mark.parametrize("url", ["sqlite://host:port/study", "sqlite+nothing:///x.db"])
