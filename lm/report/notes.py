@@ -30,6 +30,7 @@ from lm.report.sections import NOISY, undeclared_costs, unlike_pairs
 from lm.report.tables import format_range, number, span
 from lm.stats.sequential import anytime_pairs_needed, left_after
 from lm.stats.tests import ALPHA, seeds_needed, smallest_p
+from lm.store.archive import CURVE
 from lm.store.metrics import describe, is_of_task, parse_average
 from lm.store.record import ExperimentRegistration, evaluated_tokens
 
@@ -62,7 +63,7 @@ def notes(results: Records, table: pd.DataFrame, of_runs: bool = True) -> list[s
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-SEARCHED = {"lr_curve.json": ".lr_curve", "tune/tuned.json": ".tuned"}
+SEARCHED = {"lr_curve.json": CURVE, "tune/tuned.json": ".tuned"}
 """Files of an experiment whose arms had learning rates searched, and the endings of what was trained for them."""
 NO_LOOK = FirstLook()
 MOST_NOTES, LONGEST = 4, 80  # lines below the table in the terminal, and characters of one of them, at most
