@@ -180,10 +180,10 @@ def dotted_changes(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[st
 def override(tree: Tree, changes: Mapping[str, Any]) -> Tree:
     """Return a copy of `tree` with dotted `changes` applied.
 
-    A component node is replaced whole, so that no option of the class before it survives; `init_args` may be left out
-    of a path. A mapping given for a section that is not a component is merged into it; a schedule is replaced whole. A
-    model of a user's own, or one in its place, has the node that it replaces under INHERITED, for `resolve` to take the
-    settings that fit.
+    A node that names a class replaces the one before it whole, so that no option of the class before it survives;
+    `init_args` may be left out of a path. Any other mapping is merged into the component or section that stands there;
+    a schedule is replaced whole. A model of a user's own, or one in its place, has the node that it replaces under
+    INHERITED, for `resolve` to take the settings that fit.
     """
     tree = copy.deepcopy(tree)
     for path, value in changes.items():
@@ -221,7 +221,7 @@ def _set(node: Tree, path: list[str], value: Any) -> None:
         elif not isinstance(current, dict):
             node[key] = {}
         _set(node[key], rest, value)
-    elif isinstance(value, dict) and isinstance(current, dict) and not any(map(is_value, (value, current))):
+    elif isinstance(value, dict) and isinstance(current, dict) and not is_value(value) and not is_schedule(current):
         for name, inner in value.items():
             _set(current, str(name).split("."), inner)
     else:

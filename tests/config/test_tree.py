@@ -91,6 +91,22 @@ def test_a_mapping_given_for_a_section_is_merged_into_it() -> None:
     }
 
 
+def test_a_mapping_given_for_a_component_changes_its_options_alone() -> None:
+    tree = {"model": {"class_path": "Decoder", "init_args": {"width": 64, "mlp": "GELU"}}}
+    nested = override(tree, {"model": {"width": 128, "layers": 2}})
+    assert nested == override(tree, {"model.width": 128, "model.layers": 2})
+    assert nested["model"]["init_args"] == {"width": 128, "mlp": "GELU", "layers": 2}
+    other = {"class_path": "EncoderDecoder", "init_args": {"width": 8}}
+    assert override(tree, {"model": other}) == {"model": other}
+    position = {"position": {"class_path": "Rope", "init_args": {"base": 7}}}
+    assert override(position, {"position": {"share": 0.5}})["position"]["init_args"] == {"base": 7, "share": 0.5}
+
+
+def test_a_schedule_is_replaced_not_merged() -> None:
+    tree = {"data": {"batch_size": {0: 8, 100: 16}}}
+    assert override(tree, {"data.batch_size": {0: 4}}) == {"data": {"batch_size": {0: 4}}}
+
+
 def test_a_list_is_replaced_not_merged() -> None:
     assert overridden({"optim.optimizer.betas": [0.5]}, "optim.optimizer.init_args.betas") == [0.5]
 
