@@ -81,11 +81,34 @@ class RunOptions:
     executor: str = "local"
 
 
+@dataclass
+class PlannedSeconds:
+    """What plans showed."""
+
+    plans: int = 0
+    by_cell: dict[str, float] = field(default_factory=dict)  # estimated seconds of each missing cell
+    workers: int = 1  # the most of a plan
+    is_open: bool = False  # True if it depends on results which cells follow
+
+
 def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False) -> int:
     """Train what is missing and report on it; return 0, or 1 if cells were interrupted. Raises InputError."""
     assert experiment.ladder is None
+    planned = PlannedSeconds()
+    code = _ablate(experiment, options, planned if plan_only else None)
+    if planned.plans > 1 and planned.by_cell:
+        cells, workers = list(planned.by_cell.values()), planned.workers
+        at_once, least = min(workers, len(cells)), "at least " * planned.is_open
+        time = duration(wall_seconds(cells, workers))
+        print_line(f"in all {least}{len(cells)} cells to train; about {time} with {at_once} at a time")
+    return code
+
+
+def _ablate(experiment: Experiment, options: RunOptions, planned: PlannedSeconds | None) -> int:
+    """Train and report, or with `planned` show and add up what there is to train."""
+    plan_only = planned is not None
     if experiment.corpora:
-        return _ablate_on_each_corpus(experiment, options, plan_only)
+        return _ablate_on_each_corpus(experiment, options, planned)
     store, tuning = Store(options.out), experiment.tuning
     if auto_settings_requested(experiment.tree) and not (plan_only or options.underpowered):
         check_power(experiment)  # before anything is measured
@@ -103,17 +126,17 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
     shared = None
     if experiment.bracket is not None:
         beside = _further_plans(experiment, store, options, to_show=True)  # refused now, not after rates were searched
-        bracketed = find_rates(plan, store, options, plan_only, beside.values())
+        bracketed = find_rates(plan, store, options, planned, beside.values())
         if isinstance(bracketed, int):
             return bracketed
         shared, plan, experiment = at_shared_rate(plan), bracketed, bracketed.experiment
     further = _further_plans(experiment, store, options, plan_only)
-    if plan_only:
+    if planned is not None:
         rivals = _rivals(plan, experiment.seeds, store, options)
         if shared is not None and not shared.missing(store):
             shared = None
         plans = filter(None, (rate_plan, shared, plan, rivals, *further.values()))
-        _show_plans(plans, store, options, {plan.experiment.name: warnings})
+        _show_plans(plans, store, options, planned, {plan.experiment.name: warnings})
         return 0
     if tuning is not None and tune(plan, store, options):
         return 1
@@ -179,7 +202,7 @@ def train_with_rivals(plan: Plan, store: Store, options: RunOptions) -> tuple[Pa
 
 
 def find_rates(
-    plan: Plan, store: Store, options: RunOptions, plan_only: bool = False, beside: Iterable[Plan] = ()
+    plan: Plan, store: Store, options: RunOptions, planned: PlannedSeconds | None = None, beside: Iterable[Plan] = ()
 ) -> Plan | int:
     """Find each arm's learning rate and train all at the shared one; return the plan with every arm at its own.
 
@@ -187,7 +210,7 @@ def find_rates(
     the largest. Returns an exit status where cells were interrupted, or where only a plan is asked and rates are open;
     it is shown with those of what is trained beside the experiment.
     """
-    experiment, low, high = plan.experiment, -1, 1
+    experiment, low, high, plan_only = plan.experiment, -1, 1, planned is not None
     bracket, shared = experiment.bracket, at_shared_rate(plan)
     assert bracket is not None
     while True:
@@ -198,8 +221,10 @@ def find_rates(
             print(f"{len(plan.by_arm)} arms at {count} rates, {len(bracket.seeds)} seeds each", file=sys.stderr)
             if train_experiment(over_rates, store, options)[1]:
                 return 1
-        elif not is_trained:
-            _show_plans([over_rates, shared, *beside], store, options, {shared.experiment.name: warnings_of(plan)})
+        elif planned is not None and not is_trained:
+            warnings = {shared.experiment.name: warnings_of(plan)}
+            _show_plans([over_rates, shared, *beside], store, options, planned, warnings)
+            planned.is_open = True
             print_line(
                 f"Every arm is trained at {count} rates with {len(bracket.seeds)} seeds each, and at up to "
                 f"{bracket.at_most} while the best of an arm is the lowest or the highest; then at the shared rate, "
@@ -230,16 +255,19 @@ def _open_ends(experiment: Experiment, rates: RatesByArm, store: Store) -> list[
 
 
 def _show_plans(
-    plans: Iterable[Plan], store: Store, options: RunOptions, warnings: Mapping[str, Sequence[str]] | None = None
+    plans: Iterable[Plan], store: Store, options: RunOptions, planned: PlannedSeconds, warnings: dict[str, list[str]]
 ) -> None:
-    """Print plans, with the warnings of some by the experiment's name."""
+    """Print plans, with the warnings of some by the experiment's name, and add up what there is to train."""
     for part in plans:
         work = remaining_work(part, store, options.retry_failed)
-        of_part = (warnings or {}).get(part.experiment.name, ())
-        show_plan(work, store, num_workers(work, options), options.executor, of_part)
+        of_part, workers = warnings.get(part.experiment.name, ()), num_workers(work, options)
+        seconds = show_plan(work, store, workers, options.executor, of_part)
+        planned.by_cell |= {missing.cell.id: seconds[missing.arm] for missing in work.missing}
+        planned.plans, planned.workers = planned.plans + 1, max(planned.workers, workers)
 
 
-def _ablate_on_each_corpus(experiment: Experiment, options: RunOptions, plan_only: bool) -> int:
+def _ablate_on_each_corpus(experiment: Experiment, options: RunOptions, planned: PlannedSeconds | None) -> int:
+    plan_only = planned is not None
     parts, store = expand_corpora(experiment), Store(options.out)
     for part in parts:  # what is wrong with the last text is found before the first is trained
         with prefix_errors(f"corpora.{part.name.removeprefix(experiment.name)[1:]}"):
@@ -248,7 +276,7 @@ def _ablate_on_each_corpus(experiment: Experiment, options: RunOptions, plan_onl
             _further_plans(part, store, options, to_show=True)
     for number, part in enumerate(parts, 1):
         print(f"({number}/{len(parts)}) {part.name}", file=sys.stderr)
-        if code := ablate(part, options, plan_only):
+        if code := _ablate(part, options, planned):
             return code
     if not plan_only:
         folder = options.out / experiment.name
@@ -467,8 +495,8 @@ def print_line(text: str) -> None:
 
 def show_plan(
     work: RemainingWork, store: Store, workers: int, executor: str = LOCAL, warnings: Sequence[str] = ()
-) -> None:
-    """Print the cells, differences and costs of arms, `!` for undeclared ones, and an estimate of the time."""
+) -> dict[str, float]:
+    """Print cells, differences and costs of arms, `!` for undeclared ones; return estimated seconds of each's cell."""
     plan, experiment = work.plan, work.plan.experiment
     missing = {planned.cell.id for planned in work.missing}
     rows, base = [], _costs(plan, experiment.baseline)
@@ -496,6 +524,7 @@ def show_plan(
     each = threads(executor, workers) if missing else 0
     seconds = seconds_per_cell(plan.by_arm, work.missing, store, each) if missing else {}
     print_estimate(work, seconds, workers, each if executor == LOCAL else None)
+    return seconds
 
 
 def print_estimate(work: RemainingWork, seconds: Mapping[str, float], workers: int, local_threads: int | None) -> None:

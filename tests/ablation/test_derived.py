@@ -94,6 +94,14 @@ def test_settings_of_the_command_override_those_of_a_text(tmp_path: Path) -> Non
     assert [tree["optim"]["lr"] for tree in trees] == [0.5, 0.5]
 
 
+def test_a_plan_adds_up_the_cells_of_all_texts(tmp_path: Path, capsys: Capture) -> None:
+    path = write_experiment(tmp_path, corpora={"one": {}, "again": {}, "chain": CHAIN})
+    assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
+    told = capsys.readouterr().out.splitlines()
+    assert sum(line.startswith("12 cells: 0 done, 12 to train") for line in told) == 3
+    assert told[-1].startswith("in all 24 cells to train; about ")  # the two equal texts have the same cells
+
+
 def test_mistakes_in_the_last_text_are_found_before_training(tmp_path: Path, refused_command: RefusedCommand) -> None:
     path = write_experiment(tmp_path, corpora={"one": {}, "two": {"data.corpus": "MarkovTex"}})
     refused_command(["ablate", str(path), "--out", str(tmp_path / "out")])
