@@ -117,7 +117,7 @@ def test_the_gated_layers_keep_their_lead_along_the_curves(committed: Committed)
 
 @pytest.mark.slow
 def test_the_lead_of_untied_embeddings_shrinks_all_along(committed: Committed) -> None:
-    by_step = differences(committed("weight_tying"), "tied")
+    by_step = differences(committed("weight_tying", ".shared"), "tied")
     assert by_step.is_monotonic_decreasing
     assert by_step.iloc[0] > 4 * by_step.iloc[-1] > 0
     assert states(notes("weight_tying"), f"{by_step[256]:+z.3f}", "256", f"{by_step[2304]:+z.3f}", "2,304")
