@@ -17,6 +17,7 @@ from lm.analysis.results import Records, load
 from lm.report.claims import answers
 from lm.report.pack import rungs_of
 from lm.report.render import Section
+from lm.stats.tests import rate_interval
 from lm.store.archive import STUDY
 
 OPEN = "open"
@@ -27,6 +28,8 @@ SHARES = (0.0, 0.03, 0.1, 0.3, 1.0)
 ALIKE = 0.99
 """Compute of a setting, in that of another, from which on the two are one."""
 DRAWS = 2000
+FEWEST = 6
+"""Experiments from which on a share has an interval."""
 
 
 @dataclass(frozen=True)
@@ -134,20 +137,26 @@ def summary_section(questions: list[list[SettingAnswer]]) -> Section:
         "compute: of a cheaper setting, in that of the dearest one of its question.",
         "the same, open, another: answers of cheaper settings where the dearest one answers.",
         "decided: cheaper settings that answer where the dearest one is open, often for want of seeds.",
-        f"An arm and a claim about it are two answers. 95 % intervals by drawing experiments again, {DRAWS:,} times.",
+        f"An arm and a claim about it are two answers. 95 % intervals from {FEWEST} experiments on: by drawing these "
+        f"again, {DRAWS:,} times; where all answers are alike, Clopper and Pearson's, which counts an experiment once.",
     ]
     return Section("How often a cheaper setting answers as the dearest one", columns, rows, notes if rows else [])
 
 
 def _share(events: list[tuple[str, bool]]) -> str:
-    """Format the share of events that happened, with an interval over their experiments."""
+    """Format the share of events that happened, with an interval over their experiments if there are enough."""
     if not events:
         return "-"
     by_title: dict[str, list[bool]] = {}
     for title, happened in events:
         by_title.setdefault(title, []).append(happened)
     counts = np.array([(sum(hits), len(hits)) for hits in by_title.values()])
-    drawn = counts[np.random.default_rng(0).integers(len(counts), size=(DRAWS, len(counts)))].sum(axis=1)
-    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
     total, of = counts.sum(axis=0)
-    return f"{total}/{of}" + (f" [{low:z.0%}, {high:z.0%}]" if len(counts) > 1 else "")
+    if len(counts) < FEWEST:
+        return f"{total}/{of}"
+    if total in (0, of):  # draws would all be the same
+        low, high = rate_interval(len(counts) if total else 0, len(counts))
+    else:
+        drawn = counts[np.random.default_rng(0).integers(len(counts), size=(DRAWS, len(counts)))].sum(axis=1)
+        low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
+    return f"{total}/{of} [{low:z.0%}, {high:z.0%}]"

@@ -3,6 +3,8 @@
 import csv
 from pathlib import Path
 
+import pytest
+import scipy.stats
 from helpers import Capture
 from messages import CheckMessage, RefusedCommand
 
@@ -35,14 +37,20 @@ def test_answers_are_compared_with_the_dearest_setting() -> None:
 
 
 def test_intervals_are_over_experiments() -> None:
-    many = [SettingAnswer("a", str(i), "arm", "better", 1.0, 8, flops) for i in range(50) for flops in (20, 100)]
-    few = [
-        SettingAnswer("b", "0", "arm", verdict, 1.0, 8, flops) for verdict, flops in (("worse", 20), ("better", 100))
-    ]
-    (row,) = summary_section(group_by_question(many + few)).rows
-    assert row[3] == "50/51 [0%, 100%]"
-    (row,) = summary_section(group_by_question(many)).rows
-    assert row[3] == "50/50"
+    def cheaper(title: str, verdict: str, count: int = 1) -> list[SettingAnswer]:
+        pairs = [(i, *pair) for i in range(count) for pair in ((verdict, 20), ("better", 100))]
+        return [SettingAnswer(title, str(i), "arm", verdict, 1.0, 8, flops) for i, verdict, flops in pairs]
+
+    def same(*answers: list[SettingAnswer]) -> str:
+        (row,) = summary_section(group_by_question([one for listed in answers for one in listed])).rows
+        return row[3]
+
+    others = [cheaper(title, "better") for title in "bcde"]
+    assert same(cheaper("a", "better", 50), *others) == "54/54", "five experiments are too few"
+    assert same(cheaper("a", "better", 50), *others, cheaper("f", "better")) == "55/55 [54%, 100%]"
+    assert scipy.stats.binomtest(6, 6).proportion_ci(method="exact").low == pytest.approx(0.5407, abs=1e-4)
+    low, high = same(cheaper("a", "worse", 50), *others, cheaper("f", "better")).removeprefix("5/55 [").split(", ")
+    assert float(low.rstrip("%")) < 5 < 100 == float(high.rstrip("%]")), "one experiment of 50 answers weighs most"
 
 
 def test_packs_of_two_sizes_make_a_table(tmp_path: Path, capsys: Capture, check_message: CheckMessage) -> None:
