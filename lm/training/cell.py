@@ -113,7 +113,7 @@ def check(tree: Tree) -> Cell:
             model = run.model(facts.vocabulary, data.context)
         config["trainer"]["init_from"] = resolve_source(source, facts, model)
     _check_settings(config["trainer"])
-    _limit_validations(tree, config)
+    _limit_validations(tree, config, data)
     key = canonical({**config["trainer"], "callbacks": None})
     if key not in _processes_of:
         with blame("trainer"), quiet():  # Lightning checks accelerator, strategy and precision against this machine
@@ -145,9 +145,10 @@ def checked_unread(tree: Tree) -> Tree:
     build_callbacks(resolve_callbacks(tree["trainer"].get("callbacks")))
     run: RunConfig = build(config, RunConfig)
     _check_settings(config["trainer"])
-    _limit_validations(tree, config)
+    data = build_data(run)
+    _limit_validations(tree, config, data)
     with blame("model"), torch.device("meta"):
-        _checked_model(run, 256, build_data(run).context)  # the vocabulary of bytes, as the text is not read
+        _checked_model(run, 256, data.context)  # the vocabulary of bytes, as the text is not read
     _try_optim(run, config)
     return config
 
@@ -198,12 +199,16 @@ def _check_settings(settings: Tree) -> None:
         raise InputError(f"trainer.val_check_interval: {expected}, found {shown(interval)}{hint}")
 
 
-def _limit_validations(tree: Tree, config: Tree) -> None:
-    """Let validations read a tenth of the batches trained since the one before, where a file does not give a number."""
+def _limit_validations(tree: Tree, config: Tree, data: Data) -> None:
+    """Let validations read a tenth of what is trained since the one before, where a file does not give a number.
+
+    They read whole batches, one at least. A schedule of batch sizes counts with its largest.
+    """
     if "limit_val_batches" not in tree["trainer"]:
         trainer = config["trainer"]
         every = trainer["val_check_interval"] or trainer["max_steps"] * trainer["accumulate_grad_batches"]
-        trainer["limit_val_batches"] = max(1, every // 10)
+        rows = (data.batch_size, data.evaluation_batch_size) if isinstance(data, RowData) else (1, 1)
+        trainer["limit_val_batches"] = max(1, every * rows[0] // (10 * rows[1]))
 
 
 _processes_of: dict[str, Processes] = {}  # by the trainer's settings; those that arms have in common are checked once

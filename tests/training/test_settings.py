@@ -127,17 +127,24 @@ def test_no_variable_of_the_environment_changes_a_run(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("changes", "batches"),
     [
-        ({"val_check_interval": 50}, 5),
-        ({"val_check_interval": 9}, 1),
-        ({"val_check_interval": None, "max_steps": 200, "accumulate_grad_batches": 2}, 40),
-        ({"val_check_interval": 50, "limit_val_batches": 7}, 7),
-        ({"val_check_interval": 50, "limit_val_batches": None}, None),
+        ({"trainer.val_check_interval": 400}, 10),
+        ({"trainer.val_check_interval": 9}, 1),
+        ({"trainer.val_check_interval": 50, "data.evaluation_batch_size": 4}, 5),
+        ({"trainer.val_check_interval": 400, "data.batch_size": {0: 2, 1000: 8}}, 10),
+        ({"trainer.val_check_interval": None, "trainer.max_steps": 200, "trainer.accumulate_grad_batches": 2}, 10),
+        ({"trainer.val_check_interval": 50, "trainer.limit_val_batches": 7}, 7),
+        ({"trainer.val_check_interval": 50, "trainer.limit_val_batches": None}, None),
     ],
 )
 def test_validations_read_a_tenth_of_what_is_trained(changes: dict[str, Any], batches: int | None) -> None:
-    tree = override(RUN, {f"trainer.{name}": value for name, value in changes.items()})
-    if "limit_val_batches" not in changes:
+    tree = override(RUN, {"data.batch_size": 4, **changes})
+    if "trainer.limit_val_batches" not in changes:
         del tree["trainer"]["limit_val_batches"]
-    settings = check(tree).config["trainer"]
+    cell = check(tree)
+    settings, data = cell.config["trainer"], cell.open().data
     assert settings["limit_val_batches"] == batches
+    if batches and "trainer.limit_val_batches" not in changes and "trainer.max_steps" not in changes:
+        every, size = settings["val_check_interval"], data.evaluation_batch_size
+        trained = every * max(len(batch.rows_b) for batch in data.training_batches(0, 2000))
+        assert batches * size <= trained / 10 or batches == 1
     assert check(check(tree).config).config["trainer"] == settings, "a resolved configuration stays what it is"
