@@ -120,7 +120,7 @@ screenshots: .venv/installed  ## docs/screens: the page of glu at 1400 and 400 p
 	bash .ci/screenshots
 
 bench: .venv/bench  ## speed and memory on this machine, as docs/bench.md describes; BENCH="step --nanogpt PATH" says what of it
-	env -u OMP_NUM_THREADS $(BIN)/python -m benchmarks $(BENCH) --out docs/bench/CPU.json
+	env -u OMP_NUM_THREADS $(BIN)/python -m benchmarks $(BENCH) --out docs/bench
 
 # What running needs and nothing else. Modules are compiled when they are first imported: most never are.
 .venv/base: pyproject.toml constraints.txt

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from benchmarks.asked import Asked
 from benchmarks.cases import CASES, chosen, require_checkout
+from benchmarks.machine import describe_machine, kind
 from benchmarks.run import bench, show_again
 from benchmarks.show import console
 from lm.cli.options import Parser
@@ -45,7 +46,12 @@ def make_parser() -> Parser:
     parser.add_argument("cases", nargs="*", metavar="CASE", help="what to measure (default: every case)")
     parser.add_argument("--list", action="store_true", help="print the cases")
     parser.add_argument("--quick", action="store_true", help="each at its smallest, to see that it works")
-    parser.add_argument("--out", type=Path, metavar="FILE", help="write FILE.json, and a figure beside it")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="write FILE.json and a figure beside it; in a folder, named by the processor",
+    )
     parser.add_argument("--show", type=Path, metavar="FILE", help="show what --out wrote and draw it again, no more")
     parser.add_argument("--threads", type=int, metavar="N", help="threads of a process (default: one a core)")
     parser.add_argument("--nanogpt", type=Path, metavar="PATH", help="a checkout of nanoGPT to compare with")
@@ -60,8 +66,10 @@ def _run(options: argparse.Namespace) -> int:
     if options.out is not None:
         if options.show is not None:
             raise InputError("--show draws what is there again and measures nothing; leave --out away")
+        if options.out.is_dir():
+            options.out = options.out / f"{kind(describe_machine(1))}.json"
         if options.out.suffix != ".json":
-            raise InputError(f"--out {options.out}: expected a name that ends in .json")
+            raise InputError(f"--out {options.out}: expected a folder, or a name that ends in .json")
         require_place(options.out, "--out")
         require_place(options.out.with_suffix(".png"), "--out")
     if options.list:

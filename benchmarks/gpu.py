@@ -33,6 +33,11 @@ FITTED: dict[str, dict[str, Any]] = {
     "lm fit, bf16": {"trainer.precision": "bf16-mixed"},
     "lm fit, bf16, deterministic: false": {"trainer.precision": "bf16-mixed", "trainer.deterministic": False},
     "lm fit, bf16, compiled": {"trainer.precision": "bf16-mixed", "trainer.compile": True},
+    "lm fit, bf16, compiled, deterministic: false": {
+        "trainer.precision": "bf16-mixed",
+        "trainer.compile": True,
+        "trainer.deterministic": False,
+    },
 }
 
 
@@ -50,7 +55,7 @@ def _steps(size: Size, tokenizer: Tree, asked: Asked) -> list[Row]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     text = {"data.tokenizer": tokenizer}
     cell = size.cell(text)
-    on_device = functools.partial(bare, size=size, cell=cell, bfloat=True, device=device)
+    on_device = functools.partial(bare, size=size, cell=cell, bfloat=True, device=device, skipped=SKIPPED)
     ways: dict[str, Way] = {"ours, bare loop, bf16": functools.partial(on_device, ours(cell))}
     for name, changes in FITTED.items():
         ways[name] = functools.partial(steady, size.cell({**text, **changes}), asked.threads)

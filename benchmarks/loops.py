@@ -37,26 +37,32 @@ def bare(
     bfloat: bool = False,
     device: torch.device = CPU,
     compiled: bool = False,
+    skipped: int = 0,
 ) -> float:
-    """Seconds of a step, the mean over the steps of a fresh model: forward, loss, backward, clipping, fused AdamW.
+    """Seconds of a step, the mean over those of a fresh model: forward, loss, backward, clipping, fused AdamW.
 
-    Batches are gathered as the program gathers them, within the time; nothing is recorded. Compiling falls into the
-    first step of the first model.
+    Batches are gathered as the program gathers them, within the time; nothing is recorded. The first `skipped` steps
+    and then the last do not count, as in `steady`. Compiling falls into the first step of the first model.
     """
     opened = cell.open()
     model = contender.make(size, cell.facts.vocabulary).train().to(device)
     optimizer = torch.optim.AdamW(decay_groups(model.parameters()), lr=RATE, weight_decay=0.1, fused=True)
     torch.use_deterministic_algorithms(False)  # a run of ours before it may have asked for that
     called: nn.Module = torch.compile(model) if compiled else model  # type: ignore[assignment]
-    begun = time.perf_counter()
-    for batch in opened.data.training_batches(0, size.steps):
-        tokens_bt, targets_bt = (part.to(device, non_blocking=True) for part in (batch.inputs[0], batch.targets_bt))
+    begun, last = time.perf_counter(), size.steps - (skipped > 0)
+    for step, batch in enumerate(opened.data.training_batches(0, last)):
+        if skipped and step == skipped:
+            begun = _after_all(device)
+        parts = [batch.inputs[0], batch.targets_bt]
+        if device.type == "cuda":
+            parts = [part.pin_memory() for part in parts]  # as for `lm fit`
+        tokens_bt, targets_bt = (part.to(device, non_blocking=True) for part in parts)
         loss = loss_in(contender.loss, called, tokens_bt, targets_bt, bfloat)
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), CLIP)
         optimizer.step()
-    return (_after_all(device) - begun) / size.steps
+    return (_after_all(device) - begun) / (last - skipped)
 
 
 def loss_in(

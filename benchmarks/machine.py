@@ -30,6 +30,17 @@ def describe_machine(threads: int) -> dict[str, Any]:
     }
 
 
+def kind(description: dict[str, Any]) -> str:
+    """Return a name for files of machines like this: the maker, and what multiplies matrices."""
+    maker = re.split(r"\W", description["processor"].lower())[0]
+    best = next((name for name in WIDEST if name in description["flags"]), "")
+    return "-".join([maker, *best.split("_")] if best else [maker])
+
+
+WIDEST = ("amx_bf16", "avx512_bf16", "avx512f", "avx2")
+"""Instructions for products, the fastest first."""
+
+
 def blas(shown: str) -> str:
     """Return the library that multiplies matrices, from the text of `torch.__config__.show`."""
     named = re.search(r"BLAS_INFO=(\w+)", shown)

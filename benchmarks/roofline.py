@@ -6,7 +6,7 @@ data fit into a cache can pass the second bound, which is of main memory.
 """
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,8 +22,10 @@ from benchmarks.peers import loss_of_logits
 from benchmarks.ratios import timed
 from benchmarks.rows import Row, row
 from benchmarks.sizes import Size, sizes
+from lm.config.tree import Tree
 from lm.inference.autotune import threads_of
 from lm.metrics.cost import matmul_peak
+from lm.model.attention import set_attention_impl
 from lm.training.optim import decay_groups
 
 STEPS = 10
@@ -31,7 +33,7 @@ MOST = 12
 """Operations with a row of their own; the rest are one row."""
 
 ATTENTION = "_scaled_dot_product_flash_attention_for_cpu"
-"""Torch's attention on a CPU, whose FLOPs its registry lacks. They are counted as for other devices: of all keys."""
+"""Torch's attention on a CPU, whose FLOPs its registry lacks: of the keys that a query sees, half of them if causal."""
 
 COPIED = 2**26
 """Bytes of the copy that measures the memory, more than caches hold."""
@@ -65,9 +67,9 @@ class Watch(TorchDispatchMode):
         spent.seconds += seconds
         spent.calls += 1
         if name == ATTENTION:
-            spent.flops += sdpa_flop_count(*(x.shape for x in args[:3]))
+            spent.flops += sdpa_flop_count(*(x.shape for x in args[:3])) * visible(args[1], args[4:5])
         elif name == f"{ATTENTION}_backward":
-            spent.flops += sdpa_backward_flop_count(*(x.shape for x in args[:4]))
+            spent.flops += sdpa_backward_flop_count(*(x.shape for x in args[:4])) * visible(args[2], args[7:8])
         elif (count := flop_registry.get(func.overloadpacket)) is not None:
             spent.flops += count(*args, **(kwargs or {}), out_val=result)
         if not func.is_view:
@@ -76,23 +78,38 @@ class Watch(TorchDispatchMode):
         return result
 
 
+def visible(keys_bhtd: Tensor, is_causal: Sequence[bool]) -> float:
+    """Return the share of the keys that a query sees, in the mean."""
+    keys = keys_bhtd.shape[2]
+    return (keys + 1) / (2 * keys) if any(is_causal) else 1.0
+
+
+WAYS: dict[str, Tree] = {
+    "fp32": {},
+    "bf16": {"trainer.precision": "bf16-mixed"},
+    "bf16, plain attention": {"trainer.precision": "bf16-mixed", "trainer.attention": "plain"},
+}
+
+
 def roofline(asked: Asked) -> list[Row]:
-    """Rows of the operations of a step, in fp32 and under autocast, for every size."""
+    """Rows of the operations of a step for every size: in fp32, under autocast, and with plain attention."""
     found: list[Row] = []
     for size in sizes(asked.quick):
         threads = size.threads or asked.threads
         with threads_of(threads):
-            for name, dtype in (("fp32", torch.float32), ("bf16", torch.bfloat16)):
-                peak = matmul_peak(torch.device("cpu"), dtype, threads)
+            for name, changes in WAYS.items():
+                bfloat = "trainer.precision" in changes
+                peak = matmul_peak(torch.device("cpu"), torch.bfloat16 if bfloat else torch.float32, threads)
                 group = f"{size.name}, {name}, {threads} thread{'s' * (threads > 1)}"
-                found += rows(group, *taken(size, dtype is torch.bfloat16), peak, copy_speed())
+                found += rows(group, *taken(size, changes, bfloat), peak, copy_speed())
     return found
 
 
-def taken(size: Size, bfloat: bool) -> tuple[float, Mapping[str, Spent]]:
+def taken(size: Size, changes: Tree, bfloat: bool) -> tuple[float, Mapping[str, Spent]]:
     """Seconds of a step, and what each of its operations takes of one, measured in other steps."""
-    opened = size.cell().open()
-    model = opened.model().train()
+    cell = size.cell(changes)
+    opened = cell.open()
+    model = set_attention_impl(opened.model(), cell.config["trainer"]["attention"]).train()
     optimizer = torch.optim.AdamW(decay_groups(model.parameters()), lr=RATE, weight_decay=0.1, fused=True)
     batches = iter(opened.data.training_batches(0, 2 * STEPS + 1))
 

@@ -24,9 +24,12 @@ from lm.training.identified import Cell
 BASELINE = "ours, bare loop, fp32"
 PRECISIONS = ("fp32", "bf16")
 SELDOM = "lm fit, fp32, matrices measured at step 1 only"
+EVERY = 10
+"""Steps from one measurement of the matrices to the next; shorter runs have the first alone."""
 FUSED = "our model with projections of one input as one product, bare loop, fp32"
 FITTED: dict[str, dict[str, Any]] = {
     "lm fit, fp32": {},
+    "lm fit, fp32, plain attention": {"trainer.attention": "plain"},
     "lm fit, bf16": {"trainer.precision": "bf16-mixed"},
     "lm fit, bf16, plain attention": {"trainer.precision": "bf16-mixed", "trainer.attention": "plain"},
     "lm fit, bf16, plain attention, compiled": {
@@ -87,7 +90,7 @@ def _ways(size: Size, checkout: Path | None, threads: int) -> tuple[dict[str, Wa
         "ours, bare loop, fp32": functools.partial(bare, own, size, cell),
         "ours, bare loop, bf16": functools.partial(bare, own, size, cell, True),
         FUSED: functools.partial(_fused, own, size, cell),
-        SELDOM: functools.partial(fitted, _seldom(size), threads),
+        **({SELDOM: functools.partial(fitted, _seldom(size), threads)} if size.steps >= EVERY else {}),
         **{name: functools.partial(fitted, size.cell(changes), threads) for name, changes in FITTED.items()},
     }
     absent: dict[str, str] = {}
@@ -108,7 +111,7 @@ def _fused(own: Contender, size: Size, cell: Cell) -> float:
 
 
 def _seldom(size: Size) -> Cell:
-    return size.cell({"trainer.log_every_n_steps": 10 * size.steps})
+    return size.cell({"trainer.log_every_n_steps": EVERY * size.steps})
 
 
 def _flops(size: Size) -> float:

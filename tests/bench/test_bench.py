@@ -164,6 +164,10 @@ def test_the_machine_is_described_without_its_name() -> None:
     assert found["packages"]["torch"] == described.installed("torch")
     assert described.installed("no-such-package-anywhere") is None
     assert not {"host", "hostname", "node"} & found.keys()
+    amd = {"processor": "AMD EPYC 9R14", "flags": ["avx2", "avx512f", "avx512_bf16"]}
+    intel = {"processor": "Intel(R) Xeon(R) Processor", "flags": [*amd["flags"], "amx_bf16"]}
+    names = [described.kind(one) for one in (amd, intel, {**amd, "flags": ["avx2"]}, {**amd, "flags": []})]
+    assert names == ["amd-avx512-bf16", "intel-amx-bf16", "amd-avx2", "amd"]
 
 
 @pytest.mark.slow

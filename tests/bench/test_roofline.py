@@ -23,15 +23,16 @@ def test_a_view_moves_no_bytes() -> None:
     assert watch.spent["add_"].bytes == 4 * 15
 
 
-def test_attention_forward_and_backward_counts_as_its_products() -> None:
+@pytest.mark.parametrize(("causal", "share"), [(False, 1.0), (True, 9 / 16)])  # a query sees 4.5 of 8 keys
+def test_attention_forward_and_backward_counts_as_its_products(causal: bool, share: float) -> None:
     q, k, v = (torch.randn(2, 3, 8, 4, requires_grad=True) for _ in range(3))
     with FlopCounterMode(display=False) as plain:
         ((q @ k.mT).softmax(-1) @ v).sum().backward()
     with Watch() as watch:
-        scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+        scaled_dot_product_attention(q, k, v, is_causal=causal).sum().backward()
     forward, backward = watch.spent[ATTENTION].flops, watch.spent[f"{ATTENTION}_backward"].flops
     scores = 2 * 2 * 3 * 8 * 8 * 4  # which the fused backward pass computes once more
-    assert forward + backward == plain.get_total_flops() + scores
+    assert forward + backward == share * (plain.get_total_flops() + scores)
 
 
 def test_rows_add_up_to_the_step_and_shares_are_of_the_roof() -> None:
