@@ -2,7 +2,9 @@
 
 import gc
 import io
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -383,3 +385,18 @@ def test_bertscore_that_needs_more_of_transformers_is_imported_again(monkeypatch
     monkeypatch.delitem(sys.modules, "transformers.utils", raising=False)
     without_transformers(execute, ModuleType("bert"))
     assert [stand_in is None for stand_in in stand_ins] == [False, True]
+
+
+@pytest.mark.slow
+def test_answers_of_a_script_are_kept_for_the_user(tmp_path: Path) -> None:
+    code = (
+        "import lm; from lm.store import user_cache\n"
+        "try: lm.fit('no-such-file')\n"
+        "except lm.InputError: pass\n"
+        "import torch\n"
+        "print(user_cache.remember('test', ['question'], lambda: 'answer'))\n"
+    )
+    environment = {**os.environ, "LM_CACHE": str(tmp_path / "cache")}
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (0, "answer\n"), done.stderr
+    assert list((tmp_path / "cache" / "answers").glob("test-*.json"))

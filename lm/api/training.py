@@ -271,8 +271,10 @@ def _command(
 def _prepare(out: str | Path, checkpoint_seconds: float, workers: int | None = None, hang_minutes: float = 0.0) -> Path:
     """Check the output folder and settings, and set up the compile cache; return the folder. Raises InputError."""
     from lm.data.cache import keep_compiled_code
+    from lm.store.user_cache import running_version
 
     require_run_settings(Path(out), checkpoint_seconds, workers, hang_minutes)
+    running_version()  # before torch is imported, so that choices of `auto` are kept for other results folders
     keep_compiled_code()
     return Path(out)
 

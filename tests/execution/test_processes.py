@@ -84,6 +84,16 @@ def test_a_killed_command_run_again_gives_the_same_results(tmp_path: Path, ablat
     assert not list(out.glob("cells/.*.work"))
 
 
+def test_cells_at_a_time_have_the_numbers_of_one_at_a_time(tmp_path: Path, ablate: Ablate, monkeypatch: Patch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")  # which a record holds; more threads add in another order
+    spec = write(tmp_path)
+    for workers in ("1", "3"):
+        assert ablate(spec, tmp_path / workers, "--workers", workers).returncode == 0
+    together, alone = measured(tmp_path / "3"), measured(tmp_path / "1")
+    assert len(alone) == 4
+    assert together == alone, "to the last bit"
+
+
 @pytest.mark.extra
 def test_removed_results_end_the_command_with_one_line(tmp_path: Path, check_message: CheckMessage) -> None:
     out = tmp_path / "out"
