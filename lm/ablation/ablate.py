@@ -57,6 +57,7 @@ from lm.report.status import duration
 from lm.report.write import pointer, update_report, write_summary
 from lm.stats.sequential import anytime_p, anytime_pairs_needed, left_after, sequential
 from lm.stats.tests import ALPHA
+from lm.store.archive import CURVE, RIVALS, SHARED
 from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import TUNED
 from lm.store.store import Store
@@ -292,7 +293,10 @@ def warn(lines: Iterable[str]) -> None:
 
 
 def _plan(experiment: Experiment, store: Store, options: RunOptions, to_show: bool = False) -> Plan:
-    stopwatch = Stopwatch(store.out / experiment.name / "seconds.json")
+    name = experiment.name
+    for ending in (CURVE, SHARED, RIVALS):  # a step takes as long at any learning rate
+        name = name.removesuffix(ending)
+    stopwatch = Stopwatch(store.out / name / "seconds.json")
 
     def before_new() -> None:
         if not to_show:  # what is planned anew mostly has cells to train

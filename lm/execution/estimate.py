@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lm.config.tree import InputError, override
+from lm.config.tree import InputError, override, run_id
 from lm.execution.machine import (
     PLAIN,
     REDUCED,
@@ -113,16 +113,24 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
 
 
 class Stopwatch:
-    """Seconds of an optimiser step by cell on one thread, cached in a file, so that a plan is reproducible."""
+    """Seconds of an optimiser step by cell on one thread, cached in a file, so that a plan is reproducible.
+
+    Cells that differ in their learning rate alone take one time, so that an arm has as many steps at each.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def __call__(self, cell: Cell) -> float:
         """Return the seconds of an optimiser step of a cell, timed once. Raises InputError for a damaged file."""
-        batches = cell.config["trainer"]["accumulate_grad_batches"]
-        measure = lambda: step_seconds(cell, threads=1)[0] * batches  # noqa: E731
-        return float(measure_once(self.path, _read_seconds, "seconds", cell.id, measure))
+        batches, config = cell.config["trainer"]["accumulate_grad_batches"], cell.config
+        question = run_id({**config, "optim": {**config["optim"], "lr": None}})
+
+        def measure() -> float:
+            """Time a step, unless an older file has it under the cell's id."""
+            return _read_seconds(self.path)["seconds"].get(cell.id) or step_seconds(cell, threads=1)[0] * batches
+
+        return float(measure_once(self.path, _read_seconds, "seconds", question, measure))
 
 
 def _read_seconds(path: Path) -> Content:

@@ -174,6 +174,9 @@ def test_a_step_is_timed_once(tmp_path: Path) -> None:
     first = watch(cell)
     assert first > 0
     assert Stopwatch(tmp_path / "seconds.json")(cell) == first
+    faster, wider = cells(faster={"optim.lr": 0.5}, wider={"model.width": 32}).values()
+    assert watch(faster) == first, "an arm has as many steps at each learning rate"
+    assert watch(wider) != first
 
 
 def test_a_step_that_another_command_times_is_not_timed(tmp_path: Path, monkeypatch: Patch) -> None:
