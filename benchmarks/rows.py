@@ -3,7 +3,7 @@
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from benchmarks.ratios import Spread, spread
 from lm.config.plain import find_unusable
@@ -35,10 +35,11 @@ class Row(TypedDict):
 
 
 class Measured(TypedDict):
-    """A case: what it is in a line, and its rows."""
+    """A case: what it is in a line, its rows, and the day on which they were measured."""
 
     about: str
     rows: list[Row]
+    date: NotRequired[str]
 
 
 class Result(TypedDict):

@@ -38,7 +38,8 @@ def show(result: Result, to: Console) -> None:
 
 def show_case(name: str, case: Measured, to: Console) -> None:
     """A table for each group of a case, and the notes of its rows."""
-    to.print(f"\n{name}: {case.get('about')}", highlight=False, markup=False, soft_wrap=True)
+    date = f" ({case['date']})" if "date" in case else ""
+    to.print(f"\n{name}{date}: {case.get('about')}", highlight=False, markup=False, soft_wrap=True)
     for group, members in itertools.groupby(case["rows"], key=lambda one: one["group"]):
         rows = list(members)
         to.print(_table(group, rows))

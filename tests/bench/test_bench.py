@@ -302,6 +302,26 @@ def test_each_case_is_written_as_it_ends(tmp_path: Path, monkeypatch: Patch) -> 
     assert run.bench([CASES["scale"]], Asked(quick=True), None, quiet) == 0
 
 
+def test_cases_stay_until_they_are_measured_again_on_the_same_machine(tmp_path: Path, monkeypatch: Patch) -> None:
+    from rich.console import Console
+
+    def times(name: str, seconds: float, threads: int = 1) -> dict[str, float | None]:
+        """Measure a case, and return what the file has then."""
+        rows = [row("g", name, seconds)]
+        monkeypatch.setattr(Case, "measured", lambda self, asked: {"about": self.about, "rows": list(rows)})
+        assert run.bench([CASES[name]], Asked(threads), out, Console(quiet=True)) == 0
+        return {name: case["rows"][0]["value"] for name, case in read_result(out)["cases"].items()}
+
+    out = tmp_path / "b.json"
+    assert times("start", 1.0) == {"start": 1.0}
+    assert times("step", 2.0) == {"step": 2.0, "start": 1.0}
+    assert times("start", 3.0) == {"step": 2.0, "start": 3.0}
+    assert all(case["date"] for case in read_result(out)["cases"].values())
+    assert times("step", 4.0, threads=2) == {"step": 4.0}, "others have other threads"
+    out.write_text("{}")
+    assert times("step", 5.0) == {"step": 5.0}
+
+
 # the command ---------------------------------------------------------------------------------------------------------
 
 
