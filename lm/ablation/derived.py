@@ -70,6 +70,7 @@ def expand_corpora(experiment: Experiment) -> list[Experiment]:
             title=f"{experiment.title} ({text})",
             tree=override(experiment.tree, changes),
             corpora={},
+            texts=tuple(experiment.corpora),
         )
         for text, changes in experiment.corpora.items()
     ] or [experiment]

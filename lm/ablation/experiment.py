@@ -213,6 +213,7 @@ class Experiment:
     crossed: bool = False  # whether all arms are trained in each of `data_seeds`, not the baseline alone
     autotuned: dict[str, Any] | None = None
     declared_seeds: tuple[int, ...] = ()  # those of the file; none where they come in stages
+    texts: tuple[str, ...] = ()  # of an experiment on one of several texts, the names of all
     made_of: str = ""  # the `origin` of the experiment that this one was made of, such as one with a smaller budget
 
     @property

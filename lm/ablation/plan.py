@@ -280,6 +280,7 @@ def design_of(plan: Plan) -> dict[str, Any]:
         "tuning": None if tuning is None else asdict(tuning),
         "arms": arms,
         **({"budgets": experiment.budgets} if experiment.budgets else {}),
+        **({"texts": experiment.texts} if experiment.texts else {}),
     }
     plain: dict[str, Any] = json.loads(json.dumps(design, default=asdict))
     return plain

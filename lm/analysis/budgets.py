@@ -97,16 +97,18 @@ def judge_together(family: Sequence[Comparison], noises: Sequence[TwoWay | None]
 
 
 def verdict_over_budget(of_arm: list[AtBudget]) -> str:
-    """Say from which share of the training on an arm is ahead or behind, or that it is open."""
-    last = of_arm[-1]
-    if not last.direction:
-        earlier = next((at for at in reversed(of_arm) if at.direction), None)
-        return "open" if earlier is None else f"{earlier.direction} at {earlier.percent} %, open at the end"
-    since = last
-    for at in reversed(of_arm):
-        if at.direction != last.direction:
-            break
-        since = at
-    if since is of_arm[0]:
+    """Say from which share of the training on an arm is ahead or behind, and what holds at others; or it is open."""
+    last, since = of_arm[-1], len(of_arm)
+    while last.direction and since and of_arm[since - 1].direction == last.direction:
+        since -= 1
+    if since == 0:
         return f"{last.direction} at every budget"
-    return f"{last.direction} from {since.percent} % of the training on"
+    percents_by_direction: dict[str, list[str]] = {}
+    for at in of_arm[:since]:
+        if at.direction:
+            percents_by_direction.setdefault(at.direction, []).append(str(at.percent))
+    before = f"at {' and '.join(same)} % and " if (same := percents_by_direction.pop(last.direction, [])) else ""
+    parts = [f"{direction} at {' and '.join(at)} %" for direction, at in percents_by_direction.items()]
+    if last.direction:
+        return ", ".join([*parts, f"{last.direction} {before}from {of_arm[since].percent} % of the training on"])
+    return ", ".join([*parts, "open at the end"]) if parts else "open"

@@ -111,6 +111,8 @@ def comparison(kind: Any) -> Comparison:
         ("worse", "better", "better"),
         ("better", "inconclusive", "better"),
         ("better", "better", "inconclusive"),
+        ("better", "worse", "inconclusive"),
+        ("better", "worse", "worse"),
         ("inconclusive", "seeds only", "too few"),
     ],
     ids=", ".join,

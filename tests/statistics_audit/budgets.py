@@ -4,6 +4,7 @@ The noise of a cell after a share is in part that of its seed, alike after all s
 All arms meet one baseline. Lower is better, and a lead is what an arm is lower by.
 """
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -126,8 +127,9 @@ def designed(arms: int, n: int) -> str:
 
 
 def faded(*percents: int) -> tuple[str, ...]:
-    """The verdicts on an arm that was last found ahead after one of these shares."""
-    return tuple(f"better at {percent} %, open at the end" for percent in percents)
+    """The verdicts on an arm that was found ahead after some of these shares, and is open at the end."""
+    some = [chosen for count in range(1, len(percents) + 1) for chosen in itertools.combinations(percents, count)]
+    return tuple(f"better at {' and '.join(map(str, chosen))} %, open at the end" for chosen in some)
 
 
 def mixed(shared: Array, alone: Array, correlation: float) -> Array:

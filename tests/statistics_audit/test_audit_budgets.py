@@ -76,7 +76,8 @@ def test_arms_are_judged_as_the_report_judges_them(budgeted: Callable[..., Path]
         (("inconclusive", "inconclusive", "better"), AT_THE_END),
         (("better", "better", "better"), EVERYWHERE),
         (("better", "inconclusive", "inconclusive"), faded(25)[0]),
-        (("better", "better", "inconclusive"), faded(50)[0]),
+        (("inconclusive", "better", "inconclusive"), faded(50)[0]),
+        (("better", "better", "inconclusive"), faded(25, 50)[2]),
     ],
 )
 def test_verdicts_have_the_words_that_are_counted(kinds: tuple[Any, ...], words: str) -> None:
