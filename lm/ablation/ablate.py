@@ -101,7 +101,7 @@ def ablate(experiment: Experiment, options: RunOptions, plan_only: bool = False)
         cells, workers = list(planned.by_cell.values()), planned.workers
         at_once, least = min(workers, len(cells)), "at least " * planned.is_open
         time = duration(wall_seconds(cells, workers))
-        print_line(f"in all {least}{len(cells)} cells to train; about {time} with {at_once} at a time")
+        print_line(f"in all {least}{len(cells)} cells to train; {least or 'about '}{time} with {at_once} at a time")
     return code
 
 
@@ -229,7 +229,8 @@ def find_rates(
             print_line(
                 f"Every arm is trained at {count} rates with {len(bracket.seeds)} seeds each, and at up to "
                 f"{bracket.at_most} while the best of an arm is the lowest or the highest; then at the shared rate, "
-                f"at its own best, and at those that may be as good, with {len(experiment.seeds)} seeds each. "
+                f"at its own best, and at those that may be as good, with {len(experiment.seeds)} seeds each: at most "
+                f"{len(plan.by_arm) * bracket.at_most * (len(bracket.seeds) + len(experiment.seeds))} cells. "
                 "`tune: none` leaves all at the shared rate."
             )
             return 0

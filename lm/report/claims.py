@@ -167,6 +167,11 @@ def claim_notes(answers: Sequence[Answer]) -> list[str]:
         lines.append(
             "Ranges, slopes and equivalences: the median over seeds, sign tests, and their interval, 95 % at each end."
         )
+    if any("after a look at" in answer.note for answer in answers):
+        lines.append(
+            "After a look at results: anytime-valid tests by bets on signs instead, with their intervals, at what the "
+            "look left of 5 %."
+        )
     if any(answer.generalises_over == "seeds and text" for answer in answers):
         lines.append(
             "Over seeds and text: other seeds and other text of this kind. The test over seeds and Student's over "

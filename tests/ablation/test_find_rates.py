@@ -457,7 +457,7 @@ def test_the_plan_says_what_is_searched_and_writes_nothing(
     assert "layer.lr0.005" in told
     lines = [line for line in told.splitlines() if "12 cells" in line or "tune: none" in line]
     check_message([re.sub("; about .* at a time", "; TIME", line) for line in lines])
-    assert told.splitlines()[-1].startswith("in all at least 24 cells to train; about ")
+    assert told.splitlines()[-1].startswith("in all at least 24 cells to train; at least ")
     assert not (tmp_path / "out").exists()
 
 

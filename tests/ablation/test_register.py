@@ -1,5 +1,6 @@
 """What an experiment asks is written down before it is trained, and its reports say what has changed since."""
 
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -9,8 +10,10 @@ from experiment_files import write_experiment
 from helpers import Capture
 from messages import CheckMessage, RefusedCommand
 
+from lm.ablation.derived import expand_corpora
 from lm.ablation.experiment import load_experiment
-from lm.ablation.plan import make_plan, write_manifest
+from lm.ablation.plan import design_of, make_plan, write_manifest
+from lm.ablation.registration import registration_of
 from lm.analysis.compare import compare
 from lm.analysis.results import load
 from lm.cli import main
@@ -95,6 +98,30 @@ def test_registering_texts_goes_on_where_it_was_killed(tmp_path: Path, refused_c
     second.unlink()
     refused_command([*command, "optim.lr=0.5"])
     assert not second.exists()
+
+
+def test_a_text_that_is_left_out_later_is_a_change(tmp_path: Path) -> None:
+    texts = {"one": {}, "two": {"data.split": [0.7, 0.2, 0.1]}, "three": {"data.split": [0.6, 0.2, 0.2]}}
+    spec, out = write_experiment(tmp_path, corpora=texts), tmp_path / "out"
+    assert main(["register", str(spec), "--out", str(out)]) == 0
+
+    def changes(texts: dict[str, Any]) -> list[str]:
+        """What has changed of the first of these texts since it was registered."""
+        part, *_ = expand_corpora(load_experiment(write_experiment(tmp_path, corpora=texts), {}))
+        plan = make_plan(part)
+        registration = registration_of(design_of(plan), plan.manifest(Store(out)).with_name("registration.json"))
+        assert registration is not None
+        return registration["changes"]
+
+    assert changes(texts) == []
+    assert changes({"one": {}, "three": texts["three"]}) == ["texts"]
+    path = out / "small.one" / "registration.json"
+    content = json.loads(path.read_text())
+    del content["design"]["texts"]
+    signed = {name: content[name] for name in ("registered", "finished", "design")}
+    content["sha256"] = hashlib.sha256(json.dumps(signed, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(content))
+    assert changes({"one": {}, "three": texts["three"]}) == [], "the oldest registrations do not say"
 
 
 def test_a_missing_experiment_leaves_nothing(tmp_path: Path, refused_command: RefusedCommand) -> None:
