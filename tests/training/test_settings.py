@@ -12,6 +12,7 @@ from messages import Refused
 
 from lm.config.components import build, plain_options
 from lm.config.tree import override
+from lm.data.text import RowData
 from lm.training.cell import check
 from lm.training.recorder import Recorder
 from lm.training.run import EXECUTION, UNSOUND, RunConfig, Trainer
@@ -142,6 +143,7 @@ def test_validations_read_a_tenth_of_what_is_trained(changes: dict[str, Any], ba
         del tree["trainer"]["limit_val_batches"]
     cell = check(tree)
     settings, data = cell.config["trainer"], cell.open().data
+    assert isinstance(data, RowData)
     assert settings["limit_val_batches"] == batches
     if batches and "trainer.limit_val_batches" not in changes and "trainer.max_steps" not in changes:
         every, size = settings["val_check_interval"], data.evaluation_batch_size
