@@ -84,7 +84,7 @@ class RunOptions:
 
 @dataclass
 class PlannedSeconds:
-    """What plans showed."""
+    """The work that plans showed, added up."""
 
     plans: int = 0
     by_cell: dict[str, float] = field(default_factory=dict)  # estimated seconds of each missing cell

@@ -115,7 +115,7 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
 class Stopwatch:
     """Seconds of an optimiser step by cell on one thread, cached in a file, so that a plan is reproducible.
 
-    Cells that differ in their learning rate alone take one time, so that an arm has as many steps at each.
+    Cells that differ in learning rate and seeds alone take one time, so that an arm has as many steps in each.
     """
 
     def __init__(self, path: Path) -> None:
@@ -124,7 +124,7 @@ class Stopwatch:
     def __call__(self, cell: Cell) -> float:
         """Return the seconds of an optimiser step of a cell, timed once. Raises InputError for a damaged file."""
         batches, config = cell.config["trainer"]["accumulate_grad_batches"], cell.config
-        question = run_id({**config, "optim": {**config["optim"], "lr": None}})
+        question = run_id({**config, "optim": {**config["optim"], "lr": None}, "seed": None, "data_seed": None})
 
         def measure() -> float:
             """Time a step, unless an older file has it under the cell's id."""

@@ -23,6 +23,7 @@ from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
 from lm.analysis.results import Records, load
 from lm.cli import main
+from lm.report.claims import claim_notes
 from lm.report.notes import brief_notes, notes
 from lm.report.pooled import pooled_section
 from lm.store.store import Store
@@ -205,6 +206,8 @@ def test_claims_pay_for_looks_at_the_judging_seeds(tmp_path: Path, check_message
     results = load(remembering(folder, [list(range(6))]))
     claim = Claim("x", "nll", "less", {"better": 1.0, "base": -1.0})
     check_message([answer_claim(results, one).note for one in (claim, replace(claim, seen=list(range(6))))])
+    explained = claim_notes([answer_claim(results, claim)])
+    assert any(line.startswith("After a look at results: anytime-valid tests") for line in explained)
 
 
 def test_only_looks_at_the_seeds_that_are_judged_count(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -177,6 +178,17 @@ def test_a_step_is_timed_once(tmp_path: Path) -> None:
     faster, wider = cells(faster={"optim.lr": 0.5}, wider={"model.width": 32}).values()
     assert watch(faster) == first, "an arm has as many steps at each learning rate"
     assert watch(wider) != first
+
+
+def test_a_step_is_timed_once_for_all_rates_of_an_arm(tmp_path: Path, monkeypatch: Patch) -> None:
+    timed = itertools.count(8)
+    monkeypatch.setattr("lm.execution.estimate.step_seconds", lambda *_, **__: (next(timed), 1.0, 1))
+    spec = write(tmp_path, arms={"base": {}, "deep": {"model.layers": 4}}, equal="seconds", tune="rates")
+    out = tmp_path / "out"
+    assert main(["ablate", str(spec), "--out", str(out), "--plan"]) == 0
+    (path,) = out.glob("*/seconds.json")
+    assert path.parent.name == spec.stem
+    assert len(json.loads(path.read_text())["seconds"]) == 2
 
 
 def test_a_step_that_another_command_times_is_not_timed(tmp_path: Path, monkeypatch: Patch) -> None:
