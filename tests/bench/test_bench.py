@@ -13,8 +13,8 @@ from helpers import Capture, Patch, refused
 from messages import CheckMessage, Refused, RefusedCommand
 from torch import nn
 
+from benchmarks import loops, run
 from benchmarks import machine as described
-from benchmarks import run
 from benchmarks.__main__ import main
 from benchmarks.asked import Asked
 from benchmarks.cases import CASES, Case
@@ -100,6 +100,12 @@ def test_the_timed_model_is_that_of_the_quickstart() -> None:
 
 
 # peers ---------------------------------------------------------------------------------------------------------------
+
+
+def test_the_first_steps_and_the_last_can_be_left_out(monkeypatch: Patch) -> None:
+    times, cell = iter([10.0, 20.0]), SMALLEST.cell()
+    monkeypatch.setattr(loops, "_after_all", lambda device: next(times))
+    assert loops.bare(loops.ours(cell), SMALLEST, cell, skipped=4) == 10.0 / 5  # steps 4 to 8 of 10
 
 
 def test_a_peer_that_is_not_there_is_a_reason(monkeypatch: Patch, check_message: CheckMessage) -> None:
