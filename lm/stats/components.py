@@ -34,6 +34,7 @@ def components(values_ij: Array) -> Components:
     Mean squares of a two-way table (Searle, Casella, McCulloch 1992, chapter 4) are set equal to what they are expected
     to be. The 95 % intervals of the shares are generalised ones (Weerahandi 1993): each mean square over a draw of its
     chi-squared distribution stands for the variance it is of. They ask for normal effects, and are wide for few levels.
+    That of the rest reaches to 1 where those of both causes reach to 0, as they say the same.
     """
     rows, columns = values_ij.shape
     freedom = (rows - 1, columns - 1, (rows - 1) * (columns - 1))
@@ -47,6 +48,7 @@ def components(values_ij: Array) -> Components:
     low, high = np.full((2, 3), np.nan)
     if sum(variances):
         low, high = np.nanquantile(_solved(drawn, values_ij.shape)[1], (0.025, 0.975), axis=1)
+        high[2] = high[2] if low[:2].any() else 1.0
     triples = tuple((float(share), float(a), float(b)) for share, a, b in zip(shares, low, high, strict=True))
     first, second, rest = (float(variance) for variance in variances)
     return Components(first, second, rest, triples)

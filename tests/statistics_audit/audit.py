@@ -25,11 +25,12 @@ from lm.stats.tests import (
 )
 from lm.stats.verdicts import Comparison, confirm, verdict
 from statistics_audit.budgets import CORRELATIONS, audit_budget_power, audit_budget_texts, audit_budgets
+from statistics_audit.components import audit_components
 from statistics_audit.experiments import audit_experiments
 from statistics_audit.finding import Array, Finding, Noise
 from statistics_audit.ladder import audit_ladders
 from statistics_audit.lengths import audit_lengths
-from statistics_audit.looks import audit_added_seeds
+from statistics_audit.looks import audit_added_seeds, audit_claims_of_added_seeds
 from statistics_audit.rates import audit_rates
 from statistics_audit.texts import audit_discoveries, audit_text_claims, audit_text_power, audit_texts
 from statistics_audit.unpaired import audit_unpaired
@@ -95,6 +96,8 @@ def audit(full: bool = False) -> list[Finding]:
         *audit_experiments(np.random.default_rng(0), size.bootstraps, paired_noises()),
         *audit_rates(np.random.default_rng(0), size.bootstraps, NOISES),
         *audit_added_seeds(np.random.default_rng(0), size.bootstraps, NOISES),
+        *audit_claims_of_added_seeds(np.random.default_rng(0), size.bootstraps, NOISES),
+        *audit_components(np.random.default_rng(0), size.bootstraps),
         *audit_budgets(
             np.random.default_rng(0),
             size.bootstraps,

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
+from lm.analysis.answers import DECIDED, Answer, decide
+from lm.analysis.claims import Claim
 from lm.analysis.results import FEWEST_LOOKED_AT
 from lm.stats.tests import ALPHA, sign_flip_p
 from lm.stats.verdicts import DIRECTIONS, Comparison, confirm
@@ -20,6 +22,10 @@ COVERED, DETECTED = 0.94, 0.5
 
 EFFECT = 1.5
 """A clear difference, in standard deviations of one."""
+
+MARGIN = 2.0
+LESS = Claim("", "nll", "less", {"arm": 1.0, "base": -1.0})
+EQUIVALENT = Claim("", "nll", "equivalent", {"arm": 1.0, "base": -1.0}, margin=MARGIN)
 
 
 def audit_added_seeds(random: np.random.Generator, experiments: int, noises: Mapping[str, Noise]) -> Iterator[Finding]:
@@ -44,6 +50,35 @@ def audit_added_seeds(random: np.random.Generator, experiments: int, noises: Map
                 yield Finding(f"finds a clear difference, {title}", detected, experiments, DETECTED, 1.0)
 
 
+def audit_claims_of_added_seeds(
+    random: np.random.Generator, experiments: int, noises: Mapping[str, Noise]
+) -> Iterator[Finding]:
+    """How often a claim is answered wrongly whose seeds are added until it is answered, each by itself at 5 %.
+
+    Args:
+        random: of the simulation.
+        experiments: of each row.
+        noises: of mean zero, by name.
+    """
+    for name, noise in noises.items():
+        for first in FIRST:
+            title = f"{name} noise, {first} seeds and up to {LOOKS - 1} times more"
+            ended = [_last_answer(LESS, _differences(random, noise), first) for _ in range(experiments)]
+            wrong = sum(one.verdict in DECIDED for one in ended)
+            yield Finding(
+                f"false answers to a claim with seeds added after looks, {title}", wrong, experiments, 0.0, ALPHA
+            )
+            at_margin = [
+                _last_answer(EQUIVALENT, MARGIN + _differences(random, noise), first) for _ in range(experiments)
+            ]
+            wrong = sum(one.verdict == "reproduced" for one in at_margin)
+            yield Finding(f"false equivalence with seeds added after looks, {title}", wrong, experiments, 0.0, ALPHA)
+            if name == "normal":
+                covered = sum(one.low <= 0 <= one.high for one in ended)
+                title = f"the interval of a claim at the last look covers, {title}"
+                yield Finding(title, covered, experiments, COVERED, 1.0)
+
+
 def _differences(random: np.random.Generator, noise: Noise) -> Array:
     most = max(FIRST) + 4 * LOOKS
     return noise(random, (most,)) - noise(random, (most,))
@@ -61,3 +96,15 @@ def _last_look(differences: Array, first: int) -> Comparison:
         first_look = first_look or seeds * (seeds >= FEWEST_LOOKED_AT)
         seeds += 2 if comparison.p <= NEAR else 4
     return comparison
+
+
+def _last_answer(claim: Claim, differences: Array, first: int) -> Answer:
+    """The answer with which someone ends who adds seeds until there is one."""
+    seeds, first_look = first, 0
+    for place in range(LOOKS):
+        answer = decide(claim, differences[:seeds].tolist(), look=first_look)
+        if answer.verdict in DECIDED or place == LOOKS - 1:
+            break
+        first_look = first_look or seeds * (seeds >= FEWEST_LOOKED_AT)
+        seeds += 2 if answer.p <= NEAR else 4
+    return answer

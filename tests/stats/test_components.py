@@ -46,5 +46,12 @@ def test_idle_causes_have_no_share_and_shares_add_up() -> None:
     assert components(np.array([[1.0, 2.0], [2.0, 1.0]])).first == 0
 
 
+def test_all_may_be_noise_where_neither_cause_need_be_one() -> None:
+    found = [components(table(8, 8, (0.0, 0.0, 1.0), seed)) for seed in range(40)]
+    neither = [not any(low for _, low, _ in one.shares[:2]) for one in found]
+    assert [one.shares[2][2] == 1 for one in found] == neither
+    assert sum(neither) >= 34  # 38 are promised
+
+
 def test_equal_values_have_no_shares() -> None:
     assert all(math.isnan(number) for share in components(np.ones((3, 2))).shares for number in share)
