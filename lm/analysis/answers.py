@@ -213,7 +213,7 @@ def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None, look
     decided, alpha = judge(claim, numbers, noise), _alpha(look, of_mean)
     decided = replace(decided, p=min(1.0, decided.p * (ALPHA / alpha)))
     if noise is not None and decided.verdict == "inconclusive" and judge(claim, numbers, None).verdict in DECIDED:
-        return replace(decided, note="found over seeds, not over texts")
+        return replace(decided, note="found over seeds, not over documents")
     return decided
 
 

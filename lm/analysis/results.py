@@ -3,7 +3,7 @@
 import functools
 import glob
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, cast
@@ -38,6 +38,27 @@ class FirstLook(NamedTuple):
 
     pairs: int = 0
     comparisons: int = 1
+
+
+class OnTexts(NamedTuple):
+    """What the experiments on several texts of one file have in common: its name, its title and the texts."""
+
+    name: str
+    title: str
+    texts: list[str]
+
+
+def on_texts(manifests: Sequence[Manifest]) -> OnTexts | None:
+    """Return what experiments have in common that one file crosses with several texts; None for any others."""
+    found = [
+        (*manifest["name"].rpartition(".")[::2], manifest["title"])
+        for manifest in manifests
+        if manifest["title"].endswith(f" ({manifest['name'].rpartition('.')[2]})")
+    ]
+    wholes = {(name, title.removesuffix(f" ({text})")) for name, text, title in found}
+    if len(manifests) < 2 or len(found) < len(manifests) or len(wholes) != 1:
+        return None
+    return OnTexts(*wholes.pop(), [text for _, text, _ in found])
 
 
 Cells = dict[tuple[str, int], Record]

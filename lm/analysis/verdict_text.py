@@ -11,7 +11,7 @@ LABELS = {
     "not judged": "-",
     "no pair": "no pair to compare",
     "no runs": "no runs to compare",
-    "seeds only": "inconclusive: found over seeds, not over texts",
+    "seeds only": "inconclusive: found over seeds, not over documents",
     "choice": "inconclusive: found at the chosen learning rates, which may not be the best",
 }
 

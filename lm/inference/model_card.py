@@ -46,7 +46,7 @@ def model_card(run: FinishedRun, config: Tree, folder: Path) -> str:
     lines += [f"A model of the family `{config['model_type']}`, run `{record['id']}` of lm-ablations {__version__}."]
     lines += [USE.format(imports=imports, auto=auto, folder=str(folder)), "## Data and budget", ""]
     lines += [*markdown_table(["", ""], [[name, value] for name, value in _budget(run)]), "", "## Metrics", ""]
-    lines += [*markdown_table(["metric", "value", "95 % CI over texts"], list(_metrics(run))), ""]
+    lines += [*markdown_table(["metric", "value", "95 % CI over documents"], list(_metrics(run))), ""]
     for name in dict.fromkeys(entry.experiment for entry in using):
         lines += [*_experiment(out, name, [entry.arm for entry in using if entry.experiment == name]), ""]
     return "\n".join(lines)

@@ -1,6 +1,7 @@
 """The same arms in several experiments, such as on several texts: a random-effects summary of each."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,9 +10,9 @@ import numpy as np
 import pandas as pd
 from scipy import stats
 
-from lm.analysis.compare import reason_not_comparable
+from lm.analysis.compare import HEALTHY, reason_not_comparable
 from lm.analysis.rates import choice_shifts
-from lm.analysis.results import Records
+from lm.analysis.results import Records, on_texts
 from lm.report.render import Section, TableCell
 from lm.report.tables import signed
 from lm.stats.meta import OverExperiments, over_experiments
@@ -22,13 +23,13 @@ from lm.store.metrics import describe
 
 FEWEST = 3
 """Experiments from which on a summary may be bold: two hardly tell how far a third may be."""
-COLUMNS = ("arm", "n", "mean difference [95 % CI]", "tau", "I²", "in another", "verdict")
+COLUMNS = ("arm", "difference [95 % CI]", "tau", "I²", "verdict")
 NOTES = (
-    "Mean of true differences over experiments like these: random effects, of differences with standard errors over "
-    "seeds and text. tau: standard deviation of true differences. I²: their share of the variance.",
-    "In another: 95 % interval of the true difference in one more such experiment. See docs/verdicts.md.",
-    f"Verdict: in settings like these. It takes {FEWEST} experiments, each fit to be compared and with the seeds for a "
-    "verdict of its own, which speaks of its setting alone. Open: the CI, corrected for no other arm, holds 0.",
+    "Random effects, of differences with standard errors over seeds and documents. tau: standard deviation of true "
+    "differences. I²: their share of the variance. See docs/verdicts.md.",
+    f"Verdict of a mean: in settings like these. It takes {FEWEST} experiments, each fit to be compared and with the "
+    "seeds for a verdict of its own, which speaks of its setting alone. Open: the CI, corrected for no other arm, "
+    "holds 0.",
 )
 
 
@@ -42,25 +43,42 @@ class SharedArm:
     unfit: str  # why no verdict may rest on it; empty where one may
     lower: float  # by how much it may lie lower, and higher, had each side the best of its learning rates
     higher: float
+    low: float
+    high: float
+    bold: bool
+    verdict: str  # in its experiment alone
 
 
 def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Section | None:
     """Build the table of arms that experiments of different names compare with the same baseline, in one quantity.
 
+    Each arm has a row of its mean and one for each experiment, which is called by its text where one file has all.
     An experiment made of another one here, such as NAME.shared of NAME, is none more: it has the same seeds and text.
     """
     arms: dict[tuple[str, str, str], dict[str, SharedArm]] = {}
     all_names = {results.manifest["name"] for results, _ in experiments}
     twins = sorted(all_names & {name + end for name in all_names for end in TWINS})
-    for results, table in experiments:
+    counted = [(results, table) for results, table in experiments if results.manifest["name"] not in twins]
+    crossed = on_texts([results.manifest for results, _ in counted])
+    for place, (results, table) in enumerate(counted):
         name, baseline, quantity = results.manifest["name"], results.manifest["baseline"], results.headline
-        if name in twins:
-            continue
+        called = crossed.texts[place] if crossed else name
         for row in table[(table.metric == quantity) & table.difference.notna()].itertuples():
             if (error := standard_error(row)) > 0:
                 arm = str(row.arm)
-                of_choice = choice_shifts(results, {arm: 1.0, baseline: -1.0})
-                difference = SharedArm(name, float(row.difference), error, _unfit(results, arm, row.pairs), *of_choice)
+                lower, higher = choice_shifts(results, {arm: 1.0, baseline: -1.0})
+                difference = SharedArm(
+                    called,
+                    float(row.difference),
+                    error,
+                    _unfit(results, arm, row.pairs),
+                    lower,
+                    higher,
+                    float(row.low),
+                    float(row.high),
+                    bool(row.bold),
+                    _own_verdict(row),
+                )
                 arms.setdefault((arm, baseline, quantity), {})[name] = difference
     groups = {key: list(by_name.values()) for key, by_name in arms.items() if len(by_name) > 1}
     if not groups:
@@ -73,12 +91,17 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
         if shared.unfit
     ]
     quantities = list(dict.fromkeys(quantity for *_, quantity in groups))
-    title = "Over experiments" if len(quantities) > 1 else f"Over experiments: {describe(quantities[0]).label}"
-    rows = [_row(*key, group, len(quantities) > 1) for key, group in groups.items()]
+    over = "Over texts" if crossed else "Over experiments"
+    title = over if len(quantities) > 1 else f"{over}: {describe(quantities[0]).label}"
+    kind = "text" if crossed else "experiment"
+    rows = [row for key, group in groups.items() for row in _rows(*key, group, len(quantities) > 1, kind)]
     left_out = [f"Not counted, as they repeat the text of others here: {', '.join(twins)}."] if twins else []
     chosen = any(shared.lower or shared.higher for group in groups.values() for shared in group)
     of_rates = ["CIs and intervals hold what the choice of learning rates on few seeds leaves open."] if chosen else []
-    notes = [f"n: experiments, of {', '.join(names)}.", *left_out, *NOTES, *of_rates, *problems]
+    means = f"In the row of an arm: the mean of true differences over {kind}s like {', '.join(names)}; below it each"
+    has_next = max(map(len, groups.values())) >= FEWEST
+    means += f", and where the true difference of another such {kind} lies in 95 of 100 cases." if has_next else "."
+    notes = [means, *left_out, *NOTES, *of_rates, *problems]
     return Section(title, COLUMNS, rows, notes)
 
 
@@ -115,16 +138,31 @@ def _summary(group: Sequence[SharedArm]) -> OverExperiments:
     return replace(summary, low=low, high=high, next_low=next_low, next_high=next_high)
 
 
-def _row(arm: str, baseline: str, quantity: str, group: Sequence[SharedArm], is_named: bool) -> list[str]:
+def _own_verdict(row: Any) -> str:
+    """Return the verdict of one experiment in few words, as notes give its reasons."""
+    words = re.split(r" \(|: found at", str(row.verdict))[0]
+    return f"{words} (unhealthy)" if row.health != HEALTHY or "unhealthy" in row.verdict else words
+
+
+def _rows(
+    arm: str, baseline: str, quantity: str, group: Sequence[SharedArm], is_named: bool, kind: str
+) -> list[list[str]]:
+    """Return the row of the mean over experiments or texts, as `kind` says, and one for each of them."""
     summary = _summary(group)
     digits = describe(quantity).digits
     sound = len(group) >= FEWEST and not any(shared.unfit for shared in group)
     text = signed(summary.mean, summary.low, summary.high, digits)
     is_significant = sound and not summary.low <= 0 <= summary.high
     mean = TableCell(text, bold=is_significant)
-    verdict = f"{direction(summary.mean, describe(quantity).better)} in such settings" if is_significant else "open"
-    low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
-    another = "-" if math.isnan(summary.next_low) else f"{low} to {high}"
+    population = "over texts of these kinds" if kind == "text" else "in such settings"
+    verdict = f"{direction(summary.mean, describe(quantity).better)} {population}" if is_significant else "open"
     label = f"{arm} - {baseline}" + (f" ({describe(quantity).label})" if is_named else "")
     spread = [f"{summary.tau:z.{digits}f}", f"{summary.i2:z.0%}"]
-    return [label, str(len(group)), mean, *spread, another, verdict if sound else "-"]
+    rows = [[label, mean, *spread, verdict if sound else "-"]]
+    for one in group:
+        own = TableCell(signed(one.difference, one.low, one.high, digits), bold=one.bold)
+        rows.append([f"· {one.experiment}", own, "", "", one.verdict])
+    if not math.isnan(summary.next_low):
+        low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
+        rows.append([f"· another {kind}", f"{low} to {high}", "", "", ""])
+    return rows

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from lm.analysis.effects import orders
 from lm.analysis.ladder import FILE
+from lm.analysis.results import on_texts
 from lm.analysis.tidy import cells
 from lm.config.tree import InputError, nearest
 from lm.report.base import Files, Report
@@ -105,7 +106,16 @@ def _md(reports: Sequence[ExperimentReport], tables: Sequence[Section], request:
     pairs = zip(reports, tables, strict=True)
     sections = [dataclasses.replace(table, notes=notes(report.results, report.table)) for report, table in pairs]
     sections += _in_common(reports)
-    return {"table.md": markdown_page([Section(f"Report of {len(reports)} experiments"), *sections])}
+    return {"table.md": markdown_page([Section(_title(reports, f"{len(reports)} experiments")), *sections])}
+
+
+def _title(reports: Sequence[Report], listed: str) -> str:
+    """Return the title of a report of several: that of the file which crosses its arms with several texts, if one."""
+    experiments = [report for report in reports if isinstance(report, ExperimentReport)]
+    crossed = on_texts([report.results.manifest for report in experiments])
+    if crossed is None or len(experiments) < len(reports):
+        return f"Report of {listed}"
+    return f"{crossed.title} Report on {len(crossed.texts)} texts: {', '.join(crossed.texts)}"
 
 
 def _in_common(reports: Sequence[Report]) -> list[Section]:
@@ -131,7 +141,7 @@ def page_of(reports: Sequence[Report]) -> str:
     drawing = gallery.Charts()
     chart = drawing.add(gallery.FIRST, differences_of_several(inputs))
     summary = joined(tag("section", [tag("h3", part.title), html_section(part)]) for part in _in_common(reports))
-    return overview(f"Report of {listed}", [report.body() for report in reports], drawing, joined([chart, summary]))
+    return overview(_title(reports, listed), [report.body() for report in reports], drawing, joined([chart, summary]))
 
 
 def _figures(reports: Sequence[ExperimentReport], request: ReportRequest) -> Files:

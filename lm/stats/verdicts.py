@@ -33,7 +33,7 @@ one that holds on other text too."""
 
 Unclaimed = Literal["not judged", "baseline", "no pair", "no runs", "identical", "too few", "too early", "undecided"]
 Direction = Literal["better", "worse", "higher", "lower"]
-# Kind of verdict; `seeds only`: found over seeds, not over texts; `choice`: found at the learning rates that were
+# Kind of verdict; `seeds only`: found over seeds, not over documents; `choice`: found at the learning rates that were
 # chosen, which may not be the best. In stages it is too early before the first look, and undecided between two.
 Kind = Literal[Unclaimed, Direction, "equivalent", "inconclusive", "seeds only", "choice"]
 DIRECTIONS = ("better", "worse", "higher", "lower")

@@ -42,7 +42,7 @@ def test_verdicts_on_directed_quantities_begin_with_better_or_worse(
         ("better (on 5 of 6 seeds; 1 diverged)", "nll", -0.05),
         ("worse (relu unhealthy: dead layer)", "nll", 0.05),
         ("inconclusive (on 5 of 6 seeds; 1 failed)", "nll", 0.05),
-        ("inconclusive: found over seeds, not over texts", "nll", 0.05),
+        ("inconclusive: found over seeds, not over documents", "nll", 0.05),
         ("4 seeds cannot reach significance (6 could)", "nll", 0.05),
         ("not comparable: tokenizers differ", "nll", 0.05),
         ("no pair to compare (3 diverged)", "nll", math.nan),

@@ -64,8 +64,11 @@ def test_pooled_reports_have_a_row_for_each_shared_arm(
     rows = [next(table[(table.metric == "nll") & (table.arm == "better")].itertuples()) for table in tables]
     summary = over_experiments([one.difference for one in rows], [standard_error(one) for one in rows])
     assert f"**{summary.mean:+.4f} [{summary.low:+.4f}, {summary.high:+.4f}]**" in row
-    assert f"{summary.next_low:+.4f} to {summary.next_high:+.4f}" in row
-    assert row.split(" | ")[1] == "3"
+    lines = (out / "table.md").read_text().splitlines()
+    below = lines[lines.index(row) + 1 :][:4]
+    for line, name, one in zip(below, ("prose", "code", "drama"), rows, strict=False):
+        assert line == f"| · {name} | **{one.difference:+.4f} [{one.low:+.4f}, {one.high:+.4f}]** |  |  | better |"
+    assert below[3] == f"| · another experiment | {summary.next_low:+.4f} to {summary.next_high:+.4f} |  |  |  |"
     section = known(pooled_section([(load(folder), table) for folder, table in zip(folders, tables, strict=True)]))
     check_message([section.title, section.notes[0]])
     assert section.notes[0] in (out / "table.md").read_text()
@@ -94,8 +97,7 @@ def test_an_experiment_made_of_another_is_counted_once(tmp_path: Path, check_mes
     names = {"prose": -0.3, "prose.shared": -0.3, "prose.lr_curve": -0.3, "code": -0.32, "code.shared": -0.32}
     results = [load(make(tmp_path, name, effect)) for name, effect in names.items()]
     section = known(pooled_section([(one, compare(one)) for one in results]))
-    (row,) = section.rows
-    assert row[1] == "2"
+    assert [str(row[0]) for row in section.rows] == ["better - base", "· prose", "· code"]
     check_message(list(section.notes[:2]))
 
 
@@ -107,7 +109,7 @@ def test_what_rates_leave_open_widens_the_mean(tmp_path: Path) -> None:
         manifest: dict[str, Any] = one.manifest  # type: ignore[assignment]
         manifest["rates"] = {"base": {**rate, "regret": 0.02}, "better": {**rate, "regret": 0.01}}
     widened = known(pooled_section([(one, compare(one)) for one in results]))
-    before, after = ([float(x) for x in re.findall(r"[-+][.0-9]+", str(one.rows[0][2]))] for one in (found, widened))
+    before, after = ([float(x) for x in re.findall(r"[-+][.0-9]+", str(one.rows[0][1]))] for one in (found, widened))
     assert np.subtract(after, before) == pytest.approx([0, -0.01, 0.02], abs=1e-9)
     assert {*widened.notes} > {*found.notes}
 
@@ -116,8 +118,9 @@ def test_two_experiments_are_never_bold(tmp_path: Path) -> None:
     results = [load(make(tmp_path, name, effect)) for name, effect in (("prose", -0.3), ("code", -0.3))]
     section = pooled_section([(one, compare(one)) for one in results])
     assert section is not None
-    assert not any(emphasis(cell).bold for row in section.rows for cell in row)
-    assert section.rows[0][-2:] == ["-", "-"]
+    assert not any(emphasis(cell).bold for cell in section.rows[0])
+    assert section.rows[0][-1] == "-"
+    assert len(section.rows) == 3  # none of another experiment
 
 
 def judged(folder: Path, **third: Any) -> tuple[bool, str, list[str]]:
@@ -126,8 +129,26 @@ def judged(folder: Path, **third: Any) -> tuple[bool, str, list[str]]:
     results = [load(make(folder, name, **{"effect": -0.3, **more})) for name, more in makes]
     section = pooled_section([(one, compare(one)) for one in results])
     assert section is not None
-    (row,), problems = section.rows, [note for note in section.notes if note.startswith("!")]
-    return emphasis(row[2]).bold, str(row[-1]), problems
+    row, problems = section.rows[0], [note for note in section.notes if note.startswith("!")]
+    return emphasis(row[1]).bold, str(row[-1]), problems
+
+
+@pytest.mark.usefixtures("undrawn")
+def test_the_texts_of_one_file_are_called_by_their_names(tmp_path: Path, check_message: CheckMessage) -> None:
+    texts, out = ("code", "drama", "prose"), tmp_path / "report"
+    folders = [make(tmp_path, f"mine.{text}", effect) for text, effect in zip(texts, (-0.3, -0.32, -0.28), strict=True)]
+    for folder, text in zip(folders, texts, strict=True):
+        manifest = json.loads((folder / "experiment.json").read_text())
+        (folder / "experiment.json").write_text(json.dumps({**manifest, "title": f"Is it better? ({text})"}))
+    section = known(pooled_section([(one, compare(one)) for one in map(load, folders)]))
+    assert [str(row[0]) for row in section.rows[1:]] == ["· code", "· drama", "· prose", "· another text"]
+    check_message([section.title, str(section.rows[0][-1]), section.notes[0]])
+    for wanted in (folders, [*folders, make(tmp_path, "other", -0.3)]):
+        assert main(["report", *map(str, wanted), "--out", str(out), "--format", "md,html"]) == 0
+        assert ("Is it better? Report on 3 texts: code, drama, prose" in (out / "report.html").read_text()) == (
+            (out / "table.md").read_text().startswith("# Is it better? Report on 3 texts: code, drama, prose\n")
+        )
+        assert (out / "table.md").read_text().startswith("# Report of 4 experiments\n") == (len(wanted) == 4)
 
 
 @pytest.mark.slow
