@@ -147,9 +147,10 @@ def test_a_rung_keeps_the_pack_of_its_ladder() -> None:
 
 @pytest.mark.slow
 def test_figures_are_those_of_the_report_and_unknown_to_pyplot(experiment: MakeExperiment, refused: Refused) -> None:
-    results = lm.load(experiment({"base": BASE, "arm": BETTER}))
-    for name in ("learning_curve", "gradient_norm", "reliability"):
-        figure = lm.figure(results, name)
+    folder = experiment({"base": BASE, "arm": BETTER})
+    results = lm.load(folder)
+    for name, source in (("learning_curve", results), ("gradient_norm", folder), ("reliability", str(folder))):
+        figure = lm.figure(source, name)
         assert isinstance(figure, Figure)
         figure.savefig(io.BytesIO(), format="svg")
     assert plt.get_fignums() == []

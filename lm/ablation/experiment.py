@@ -96,7 +96,7 @@ class ExperimentFile(TypedDict, total=False):
     arms: Annotated[
         dict[str, Changes],
         "For each arm, dotted paths and what to put there. A component given for a path replaces the whole node.",
-        Also(maxProperties=MAX_ARMS),
+        Also(maxProperties=MAX_ARMS, examples=[{"gelu": {}, "swiglu": {"model.mlp": "SwiGLU"}}]),
     ]
     design: Annotated[DesignNode, "Arms made from factors, instead of arms."]
     seeds: Required[
@@ -157,6 +157,11 @@ class ExperimentFile(TypedDict, total=False):
     corpora: Annotated[
         dict[str, Changes] | None,
         "Texts on each of which all of it is trained: for each, changes to the base, such as of data.corpus.",
+        Also(
+            examples=[
+                {"python": {}, "mine": {"data.corpus": {"class_path": "LocalText", "init_args": {"path": "a.txt"}}}}
+            ]
+        ),
     ]
     ladder: Annotated[LadderNode, "The same arms at several sizes, and what they are worth with more compute."]
     notes: Annotated[Text, "Printed under the table."]

@@ -41,7 +41,7 @@ class FirstLook(NamedTuple):
 
 
 class OnTexts(NamedTuple):
-    """What the experiments on several texts of one file have in common: its name, its title and the texts."""
+    """Name and title of the file that crosses experiments with several texts, and the text of each."""
 
     name: str
     title: str
@@ -50,15 +50,15 @@ class OnTexts(NamedTuple):
 
 def on_texts(manifests: Sequence[Manifest]) -> OnTexts | None:
     """Return what experiments have in common that one file crosses with several texts; None for any others."""
-    found = [
+    parts = [
         (*manifest["name"].rpartition(".")[::2], manifest["title"])
         for manifest in manifests
         if manifest["title"].endswith(f" ({manifest['name'].rpartition('.')[2]})")
     ]
-    wholes = {(name, title.removesuffix(f" ({text})")) for name, text, title in found}
-    if len(manifests) < 2 or len(found) < len(manifests) or len(wholes) != 1:
+    wholes = {(name, title.removesuffix(f" ({text})")) for name, text, title in parts}
+    if len(manifests) < 2 or len(parts) < len(manifests) or len(wholes) != 1:
         return None
-    return OnTexts(*wholes.pop(), [text for _, text, _ in found])
+    return OnTexts(*wholes.pop(), [text for _, text, _ in parts])
 
 
 Cells = dict[tuple[str, int], Record]

@@ -265,14 +265,15 @@ def load(folder: str | Path, *, out: str | Path = "results") -> Results | Ladder
     return results
 
 
-def figure(results: Results | Ladder, name: str) -> "Figure":
+def figure(results: Results | Ladder | str | Path, name: str) -> "Figure":
     """Draw one figure of a report.
 
     Args:
-        results: results of an experiment or of a ladder.
+        results: results of an experiment or of a ladder, or what `lm.load` takes for them.
         name: name of the figure, such as `learning_curve` or `reliability`; a ladder has one, `ladder`.
 
     Raises:
+        InputError: if there is no experiment that this version can read.
         ValueError: if there is no such figure, or no run has data for it.
 
     >>> import lm
@@ -288,6 +289,7 @@ def figure(results: Results | Ladder, name: str) -> "Figure":
 
     from lm.report.figures.picture import GRID_STYLE, draw
 
+    results = load(results) if isinstance(results, str | Path) else results
     figures, more = _report(results).figures(), ""
     if name not in figures:
         if isinstance(results, Ladder):

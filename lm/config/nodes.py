@@ -9,6 +9,8 @@ import typing
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
+import yaml
+
 from lm.config.keys import NUMBER, Also, keys, required
 from lm.config.plain import shown
 from lm.config.tree import InputError, nearest
@@ -77,7 +79,12 @@ def _read(value: Any, hint: Any, path: str) -> Any:
         members = ()
     member = next((member for member in members if _fits(value, member)), None)
     if member is None:
-        raise InputError(f"{path}: expected {_expected(hint, words)}, found {shown(value)}")
+        examples = [
+            yaml.safe_dump(one, default_flow_style=True, sort_keys=False, width=math.inf)
+            for one in words.get("examples", [])
+        ]
+        expected = ", such as ".join([_expected(hint, words), *(one.strip() for one in examples)])
+        raise InputError(f"{path}: expected {expected}, found {shown(value)}")
     if "enum" in words and value not in words["enum"]:
         one_of(value, [choice for choice in words["enum"] if choice is not None], path, "choice")
     sized = isinstance(value, Mapping | list)

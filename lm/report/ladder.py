@@ -35,6 +35,7 @@ from lm.store.validation import is_number
 
 # suffixes of gains for which the law is extrapolated
 BEYOND: dict[Beyond, str] = {"": "", "above": " (above the top rung)", "below": " (below the first rung)", "floor": ""}
+NO_LAW = "No law of"  # beginning of a note that says why an arm has none
 EXTRAPOLATED = " (extrapolated)"  # suffix of a gain by the law of size and length
 NOT_BRACKETED = ", rate not bracketed"  # suffix of a gain where no curve brackets the arm's rate or the baseline's
 
@@ -291,7 +292,7 @@ def size_length_section(results: LadderResults) -> Section:
         if isinstance(law, FittedLaw):
             exponents = [f"{of.value:z.2f} [{of.low:z.2f}, {of.high:z.2f}]" for of in (law.alpha, law.beta)]
         else:
-            notes.append(f"No law of {name}: {law}.")
+            notes.append(f"{NO_LAW} {name}: {law}.")
         of_axes = ["-"] * 3
         if of_top is not None:
             axes = (of_top.compute, of_top.data, of_top.parameters)
@@ -471,7 +472,9 @@ class LadderReport(Report):
             notes.append("Rate not bracketed: the gain may be the learning rate's; trends have no verdict.")
         title, text = self.results.manifest["title"], ladder_answer(self.results)
         first = replace(first, title=title, text=text, notes=notes)
-        return [first, *(others if everything else [replace(s, notes=()) for s in others[:1]])]
+        if not everything:  # of the next table its numbers, or why there are none
+            others = [replace(s, notes=[note for note in s.notes if note.startswith(NO_LAW)]) for s in others[:1]]
+        return [first, *others]
 
     def sections(self) -> list[Section]:
         """Return the tables, and the experiments of the rungs."""

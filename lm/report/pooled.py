@@ -159,9 +159,9 @@ def _rows(
     label = f"{arm} - {baseline}" + (f" ({describe(quantity).label})" if is_named else "")
     spread = [f"{summary.tau:z.{digits}f}", f"{summary.i2:z.0%}"]
     rows = [[label, mean, *spread, verdict if sound else "-"]]
-    for one in group:
-        own = TableCell(signed(one.difference, one.low, one.high, digits), bold=one.bold)
-        rows.append([f"· {one.experiment}", own, "", "", one.verdict])
+    for part in group:
+        own = TableCell(signed(part.difference, part.low, part.high, digits), bold=part.bold)
+        rows.append([f"· {part.experiment}", own, "", "", part.verdict])
     if not math.isnan(summary.next_low):
         low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
         rows.append([f"· another {kind}", f"{low} to {high}", "", "", ""])

@@ -64,6 +64,7 @@ SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}
         ("", {"arms": {"layer": {}, "other": {"data_seed": 1}}}),
         ("", {"common": {"seed": 3}}),
         ("", {"corpora": {"one": {}, "two": {"seed": 3}}}),
+        ("", {"corpora": ["one", "two"]}),
     ],
 )
 def test_a_wrong_grid_search_or_order_is_one_line(tmp_path: Path, section: str, changes: Any, refused: Refused) -> None:
@@ -151,7 +152,7 @@ def test_arms_are_trained_on_each_text_and_summarised(tmp_path: Path, capsys: Ca
     command = ["ablate", str(path), "--out", str(out), "--workers", "2", "--underpowered"]
     assert main(["register", *command[1:4]]) == 0
     assert main(command) == 0
-    assert "Over experiments" in capsys.readouterr().out
+    assert "Over texts" in capsys.readouterr().out
     for text in ("same", "chain"):
         records = load(out / f"small.{text}").of("rms")
         assert [record["status"] for record in records] == ["ok", "ok"]

@@ -125,6 +125,8 @@ def test_two_sizes_have_no_law_and_say_why(tmp_path: Path, check_message: CheckM
     section = size_length_section(two)
     assert [row[1:] for row in section.rows] == [["-"] * 5] * 2
     check_message(section.notes[0])
+    _, printed = LadderReport(two).printed(80, everything=False)
+    assert list(printed.notes) == list(section.notes[:2])  # of base and of arm
     assert worth_table(two).gain_data.isna().all()
 
 
