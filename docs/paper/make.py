@@ -5,6 +5,7 @@ Every number about results is a macro, a table or a figure that is made here; pa
 
 import argparse
 import contextlib
+import functools
 import math
 import os
 import re
@@ -47,6 +48,7 @@ TEXTS = {
     "captions": "captions",
     "chain": "a Markov chain",
 }
+ASKED_ON = ("python", "drama", "captions")  # the texts on which claims were asked again
 LADDERS = ("swiglu", "activation", "norm_type", "norm_placement", "position", "tying", "muon")
 VERDICTS = ("reproduced", "not reproduced", "inconclusive")
 ANSWERS = dict(zip((*VERDICTS, "not enough seeds"), ("yes", "no", "open", "open"), strict=True))
@@ -108,6 +110,12 @@ def judged(results: Records, arm: str) -> Any:
     """Return the row of an arm in the headline quantity."""
     rows = compare(results)
     return next(rows[(rows.metric == results.headline) & (rows.arm == arm)].itertuples())
+
+
+@functools.cache
+def answered(folder: Path) -> tuple[Answer, ...]:
+    """Return the answers to the claims of an experiment."""
+    return tuple(answers(load(folder)))
 
 
 # sections of the paper ------------------------------------------------------------------------------------------------
@@ -182,7 +190,7 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     for name, folder in folder_of.items():
         if ("." not in name or name.partition(".")[0].endswith("_texts")) and (folder / "experiment.json").is_file():
             results = load(folder)
-            given = answers(results)
+            given = answered(folder)
             named += [(name, answer) for answer in given]
             finished = [record for record in results.records.values() if record is not None] if given else []
             runs += len(finished)
@@ -249,6 +257,44 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     numbers["lionOwn"] = f"{number(lion.difference)} {interval(lion.low, lion.high)}"
 
 
+def over_texts(paper: Paper, folder_of: Mapping[str, Path]) -> None:
+    """Add the claims that were asked again on several texts, with their answer before, at one rate and at own ones."""
+    before, after = dict[str, Answer](), dict[str, dict[str, Answer]]()
+    for name, folder in folder_of.items():
+        whole, _, text = name.partition(".")
+        if not (folder / "experiment.json").is_file() or (text and not whole.endswith("_texts")):
+            continue
+        for answer in answered(folder):
+            if answer.claim.kind == "identity":
+                continue
+            if text:
+                after.setdefault(answer.claim.claim, {})[text] = answer
+            else:
+                before.setdefault(answer.claim.claim, answer)
+    rows, counts = [], Counter[str]()
+    for claim, by_text in sorted(after.items()):
+        first, verdicts = before.get(claim), {answer.verdict for answer in by_text.values()}
+        row = [said(first and (first.at_one_rate or first)), said(first), *(said(by_text.get(t)) for t in ASKED_ON)]
+        rows.append(" & ".join([escape_latex(claim), *row]) + r" \\")
+        kind = (
+            "Mixed"
+            if verdicts >= {*VERDICTS[:2]}
+            else "Open"
+            if len(verdicts) > 1 or verdicts - {*VERDICTS[:2]}
+            else ""
+        )
+        counts[kind or {"reproduced": "Yes", "not reproduced": "No"}[verdicts.pop()]] += 1
+    paper.tables["overtexts"] = "\n".join(rows)
+    paper.numbers["textClaims"] = str(len(rows))
+    for kind in ("Yes", "No", "Mixed", "Open"):
+        paper.numbers[f"text{kind}"] = str(counts[kind])
+
+
+def said(answer: Answer | None) -> str:
+    """Return a word for an answer, with its mark; a dash without one."""
+    return "-" if answer is None else ANSWERS[answer.verdict] + unfit_mark(answer)
+
+
 def unfit_mark(answer: Answer) -> str:
     """Return the mark of an answer about an arm with a training problem."""
     return r"\textsuperscript{u}" if " unhealthy: " in answer.note else ""
@@ -309,7 +355,7 @@ def calibration(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     paper.figures["glu"] = lm.figure(lm.load(folder_of["glu"]), "learning_curve")
 
 
-SECTIONS = (one_question, published, scale, cheap, calibration)
+SECTIONS = (one_question, published, over_texts, scale, cheap, calibration)
 
 
 @contextlib.contextmanager
