@@ -80,10 +80,10 @@ def _read(value: Any, hint: Any, path: str) -> Any:
     member = next((member for member in members if _fits(value, member)), None)
     if member is None:
         examples = [
-            yaml.safe_dump(one, default_flow_style=True, sort_keys=False, width=math.inf)
-            for one in words.get("examples", [])
+            yaml.safe_dump(example, default_flow_style=True, sort_keys=False, width=math.inf).strip()
+            for example in words.get("examples", [])
         ]
-        expected = ", such as ".join([_expected(hint, words), *(one.strip() for one in examples)])
+        expected = ", such as ".join([_expected(hint, words), *examples])
         raise InputError(f"{path}: expected {expected}, found {shown(value)}")
     if "enum" in words and value not in words["enum"]:
         one_of(value, [choice for choice in words["enum"] if choice is not None], path, "choice")

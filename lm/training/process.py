@@ -1,6 +1,7 @@
 """The process that trains a cell: its settings, heartbeats, its output in the cell's log, and interrupts."""
 
 import contextlib
+import ctypes
 import os
 import sys
 import time
@@ -30,6 +31,24 @@ class Execution:
 def leave_slurm_job() -> None:
     """Make Lightning take this process for one by itself, and not for a task of the SLURM job that it runs in."""
     os.environ.pop("SLURM_NTASKS", None)
+
+
+# mallopt(3) of glibc: bytes free at the end of the heap that it keeps, those it asks for beyond a request, and the size
+# from which on memory comes from the system and goes back at once
+MALLOC = {-1: 2**31 - 1, -2: 16 * 2**20, -3: 64 * 2**20}
+
+
+def keep_freed_memory() -> None:
+    """Let glibc keep the memory of one step's tensors for the next one's, where the environment asks for nothing else.
+
+    By default it gives all but 64 MiB back after each step, and whatever is larger than 32 MiB; the system then has to
+    find and clear each page again, which takes long on a virtual machine.
+    """
+    if not any(name.startswith(("MALLOC_", "GLIBC_TUNABLES")) for name in os.environ):
+        with contextlib.suppress(AttributeError, OSError, TypeError):  # of other C libraries than GNU's
+            mallopt = ctypes.CDLL(None).mallopt
+            for option, value in MALLOC.items():
+                mallopt(option, value)
 
 
 SECONDS_BETWEEN = 5.0

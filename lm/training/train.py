@@ -43,7 +43,7 @@ from lm.training.initial_weights import load_source
 from lm.training.loggers import FOLDER, tracked
 from lm.training.module import LanguageModel
 from lm.training.process import Execution as Execution
-from lm.training.process import is_interrupt
+from lm.training.process import is_interrupt, keep_freed_memory
 from lm.training.provenance import keep_code, provenance
 from lm.training.ranks import nonzero_rank, supervise_ranks
 from lm.training.recorder import PruningCallback, Recorder, Report, write_document_losses
@@ -90,6 +90,7 @@ def train(
             on_start(work)
         recover_previous_attempt(work)
         set_threads(cell, store, execution.threads)
+        keep_freed_memory()
         _train_held(cell, store, report, execution, should_continue, log)
 
 
