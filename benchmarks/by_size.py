@@ -23,7 +23,7 @@ from benchmarks.ratios import Way, alternate
 from benchmarks.rows import Row, row, rows_of
 from benchmarks.sizes import Size
 from lm.config.tree import Tree
-from lm.inference.autotune import threads_of
+from lm.inference.autotune import as_in_training
 from lm.model.flops import flops_per_token
 
 OURS = "lm fit"
@@ -69,7 +69,7 @@ def by_size(asked: Asked) -> list[Row]:
     """Rows of every size on the four ways, and the memory of long rows."""
     found: list[Row] = []
     measured: dict[Point, list[Row]] = {}  # the smallest model is on every axis
-    with threads_of(asked.threads):
+    with as_in_training(asked.threads):
         for axis, values in AXES.items():
             previous: dict[str, Row] = {}
             for value in values[:2] if asked.quick else values:

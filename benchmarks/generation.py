@@ -16,7 +16,7 @@ from benchmarks.rows import Row, rows_of
 from benchmarks.sizes import BASE
 from lm.config.components import build, resolve
 from lm.config.tree import Tree, override
-from lm.inference.autotune import threads_of
+from lm.inference.autotune import as_in_training
 from lm.model.cache import Cache
 from lm.model.generation import caches_for, generate, greedy
 from lm.model.transformer import Decoder, build_and_initialize
@@ -33,7 +33,7 @@ WAYS: dict[str, tuple[type[Cache] | None, Tree]] = {
 
 def generation(asked: Asked) -> list[Row]:
     """Ways to generate, and ways to grow a cache."""
-    with threads_of(1):
+    with as_in_training(1):
         rows = _ways(16 if asked.quick else 256, 2 if asked.quick else ROUNDS)
         for length in (64,) if asked.quick else (256, 1024, 4096):
             rows += _growth(length, 2 if asked.quick else ROUNDS)

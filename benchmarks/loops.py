@@ -16,7 +16,7 @@ from lm.store.store import Store
 from lm.training.cell import check
 from lm.training.identified import Cell
 from lm.training.optim import decay_groups
-from lm.training.process import Execution
+from lm.training.process import Execution, keep_freed_memory
 from lm.training.train import train
 
 RATE, CLIP = 1e-3, 1.0
@@ -42,8 +42,10 @@ def bare(
     """Seconds of a step, the mean over those of a fresh model: forward, loss, backward, clipping, fused AdamW.
 
     Batches are gathered as the program gathers them, within the time; nothing is recorded. The first `skipped` steps
-    and then the last do not count, as in `steady`. Compiling falls into the first step of the first model.
+    and then the last do not count, as in `steady`. Compiling falls into the first step of the first model. The process
+    keeps freed memory as that of `lm fit` does, which would otherwise do it for the later ones of a run alone.
     """
+    keep_freed_memory()
     opened = cell.open()
     model = contender.make(size, cell.facts.vocabulary).train().to(device)
     optimizer = torch.optim.AdamW(decay_groups(model.parameters()), lr=RATE, weight_decay=0.1, fused=True)

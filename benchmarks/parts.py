@@ -24,7 +24,7 @@ from benchmarks.memory import added, in_child
 from benchmarks.ratios import alternate, timed
 from benchmarks.rows import Row, rows_of
 from lm.config.choices import choices
-from lm.inference.autotune import threads_of
+from lm.inference.autotune import as_in_training
 from lm.model.attention import Attention, Mask
 from lm.model.attention_impl import ATTENTION_IMPLS, AttentionArgs, AttentionImpl
 from lm.model.mlp import MLP
@@ -238,7 +238,7 @@ def losses(asked: Asked) -> list[Row]:
 @contextlib.contextmanager
 def _alike(asked: Asked) -> Iterator[None]:
     """As many threads as are asked for, and the same numbers every time."""
-    with threads_of(asked.threads), torch.random.fork_rng(devices=[]):
+    with as_in_training(asked.threads), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         yield
 

@@ -23,7 +23,7 @@ from benchmarks.ratios import timed
 from benchmarks.rows import Row, row
 from benchmarks.sizes import Size, sizes
 from lm.config.tree import Tree
-from lm.inference.autotune import threads_of
+from lm.inference.autotune import as_in_training
 from lm.metrics.cost import matmul_peak
 from lm.model.attention import set_attention_impl
 from lm.training.optim import decay_groups
@@ -96,7 +96,7 @@ def roofline(asked: Asked) -> list[Row]:
     found: list[Row] = []
     for size in sizes(asked.quick):
         threads = size.threads or asked.threads
-        with threads_of(threads):
+        with as_in_training(threads):
             for name, changes in WAYS.items():
                 bfloat = "trainer.precision" in changes
                 peak = matmul_peak(torch.device("cpu"), torch.bfloat16 if bfloat else torch.float32, threads)

@@ -15,7 +15,7 @@ from benchmarks.peers import Contender, contenders, tried
 from benchmarks.ratios import Way, alternate
 from benchmarks.rows import Row, row, rows_of
 from benchmarks.sizes import Size, named, sizes
-from lm.inference.autotune import threads_of
+from lm.inference.autotune import as_in_training
 from lm.metrics.cost import matmul_peak, utilisation
 from lm.model import fused_linear
 from lm.model.flops import flops_per_token
@@ -48,7 +48,7 @@ def step(asked: Asked) -> list[Row]:
 
 def _of_size(size: Size, asked: Asked) -> list[Row]:
     threads = size.threads or asked.threads
-    with threads_of(threads):
+    with as_in_training(threads):
         ways, absent = _ways(size, asked.nanogpt, threads)
         taken = alternate(ways, size.rounds)
         peaks = {

@@ -94,9 +94,9 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     """Return the seconds of a training batch and of an evaluation batch, and the number of the latter."""
     import torch
 
-    from lm.inference.autotune import threads_of
+    from lm.inference.autotune import as_in_training
 
-    with threads_of(threads):
+    with as_in_training(threads):
         loop = Loop(cell)
         seconds: list[float] = []
         for batch in loop.data.training_batches(0, min(loop.batches, 50)):
@@ -202,9 +202,9 @@ def wall_seconds(seconds: list[float], workers: int) -> float:
 
 def relative_step_time(cell: Cell, threads: int) -> float | None:
     """Return the time of a training step relative to float32, on this processor; None on an accelerator."""
-    from lm.inference.autotune import threads_of
+    from lm.inference.autotune import as_in_training
 
-    with threads_of(threads):
+    with as_in_training(threads):
         reduced = Loop(cell)
         if reduced.trainer.strategy.root_device.type != "cpu":
             return None

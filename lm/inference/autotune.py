@@ -31,6 +31,7 @@ from lm.training.cell import check
 from lm.training.identified import AUTO, Cell, auto_settings_requested, seedless
 from lm.training.module import compile_in_place
 from lm.training.optim import tables
+from lm.training.process import keep_freed_memory
 from lm.training.provenance import cpuinfo, device_name, processor
 from lm.training.recorder import Recorder
 from lm.training.run import RunConfig
@@ -75,7 +76,7 @@ def replace_auto_settings(
     count = steps or trainer["max_steps"]
 
     def measure() -> dict[str, Any]:
-        with threads_of(threads):
+        with as_in_training(threads):
             chosen, measured = _Timing(cell, names).decide(count, shapes)
         return asdict(Decision(chosen, measured, device_name(), threads))
 
@@ -98,9 +99,10 @@ def batch_sizes(config: Tree) -> Any:
 
 
 @contextlib.contextmanager
-def threads_of(count: int) -> Iterator[None]:
-    """Make torch use a number of threads inside."""
+def as_in_training(count: int) -> Iterator[None]:
+    """Let torch use a number of threads inside, and keep freed memory, as the process of a cell does."""
     before = torch.get_num_threads()
+    keep_freed_memory()
     torch.set_num_threads(count)
     try:
         yield
