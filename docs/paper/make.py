@@ -259,7 +259,7 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
 
 def over_texts(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     """Add the claims that were asked again on several texts, with their answer before, at one rate and at own ones."""
-    before, after = dict[str, Answer](), dict[str, dict[str, Answer]]()
+    before, after = dict[str, Answer](), dict[tuple[str, str], dict[str, Answer]]()
     for name, folder in folder_of.items():
         whole, _, text = name.partition(".")
         if not (folder / "experiment.json").is_file() or (text and not whole.endswith("_texts")):
@@ -268,11 +268,11 @@ def over_texts(paper: Paper, folder_of: Mapping[str, Path]) -> None:
             if answer.claim.kind == "identity":
                 continue
             if text:
-                after.setdefault(answer.claim.claim, {})[text] = answer
+                after.setdefault((answer.claim.claim, whole), {})[text] = answer
             else:
                 before.setdefault(answer.claim.claim, answer)
     rows, counts = [], Counter[str]()
-    for claim, by_text in sorted(after.items()):
+    for (claim, _), by_text in sorted(after.items()):
         first, verdicts = before.get(claim), {answer.verdict for answer in by_text.values()}
         row = [said(first and (first.at_one_rate or first)), said(first), *(said(by_text.get(t)) for t in ASKED_ON)]
         rows.append(" & ".join([escape_latex(claim), *row]) + r" \\")
