@@ -59,6 +59,8 @@ class Parser(argparse.ArgumentParser):
             hint = "" if plain in settings else usual or self._nearest_option(name)
             if plain == "resume":
                 hint = " The same command resumes what was interrupted"
+            elif plain in ("config", "cfg", "config_file", "c"):
+                hint = f" The file goes without an option: {self.prog} FILE"
             elif not hint and (close := difflib.get_close_matches(plain, settings, n=1, cutoff=0.8)):
                 hint = f" Did you mean {'--' * name.startswith('--')}{settings[close[0]]}?"
             self.error(f"unrecognized arguments: {' '.join(unknown)}{hint and '.' + hint}")

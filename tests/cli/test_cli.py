@@ -155,6 +155,7 @@ def test_a_missing_gpu_is_one_line_with_a_remedy(
         ["ablate", "spec.yaml", "--heads", "3"],
         ["fit", "run.yaml", "--accumulate_grad_batch", "2"],
         ["ablate", "spec.yaml", "--resume", "--workers", "2"],
+        ["fit", "--config", "run.yaml"],
         ["fit"],
         ["fit", "run.yaml", "--wrokers", "2"],
         ["dashboard", "--port", "web"],
