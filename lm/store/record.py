@@ -186,7 +186,7 @@ Registration = TypedDict("Registration", {"written": str | None, "seen": list[in
 
 
 class ExperimentRegistration(TypedDict):
-    """What a manifest says of the experiment's registration: when it was made, and what differs from it since."""
+    """Registration of an experiment, as its manifest has it: when it was made, and what differs from it since."""
 
     registered: str
     finished: int  # of its runs that had results by then
