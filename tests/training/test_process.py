@@ -8,8 +8,10 @@ import sys
 import pytest
 
 FAULTS = """
-import resource, torch
+import ctypes, resource, torch
 from lm.training.process import keep_freed_memory
+
+ctypes.CDLL(None).prctl(41, 1, 0, 0, 0)  # PR_SET_THP_DISABLE: without huge pages, of which a fault clears hundreds
 
 def step():
     return [torch.empty(10_000_000).fill_(1.0) for _ in range(5)]  # 200 MB
