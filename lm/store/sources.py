@@ -48,6 +48,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "5ecf4d87e3ce219aea2ca6cf49207f10b390219aa8b5f03b82a7790cc01e4b15",  # a tenth of the rows by default
             "85abd364fada274361bac43136613661b7931bae84db293bc90081f178d37c0c",  # an example in a message
             "6d0e8e9ec504b05cc04b986f53f3cf25d714e6826a681d3f02e5e9fe05d811ed",  # freed memory is kept
+            "bdf932e0eac2372ec61170e0fc09ffeb54e9315e83f77a8231f2a9fd4c646878",  # logits of validation used twice
         }
     ),
 )

@@ -24,13 +24,13 @@ from lm.model.transformer import load_weights
 from lm.store.record import Outcome, Record
 from lm.training.adapter import quiet, to_device
 from lm.training.identified import Cell
+from lm.training.module import CACHED_LOGITS_MAX_BYTES, Logits
 from lm.training.process import beat
 from lm.training.recorder import Recorder
 from lm.training.run import SINGLE_PROCESS, RunConfig, evaluation_of
 
 FREQUENT = 10  # number of the most frequent tokens, whose class-wise calibration is measured
 TOKENS_AT_ONCE = 8192
-CACHED_LOGITS_MAX_BYTES = 2**28  # size up to which the logits of a split are cached
 CACHED_HIDDEN_MAX_BYTES = 2**30  # the same of the states that they are computed from, where the logits are larger
 SCALED = ("nll", "ece", "ece_floor", "brier")  # metrics that are reported again after temperature scaling
 
@@ -38,7 +38,14 @@ SCALED = ("nll", "ece", "ece_floor", "brier")  # metrics that are reported again
 class TrainedCell:
     """The model of a cell with the weights of a checkpoint file, on one device, in the precision it was trained in."""
 
-    def __init__(self, cell: Cell, checkpoint: Path, data: Data | None = None) -> None:
+    def __init__(
+        self,
+        cell: Cell,
+        checkpoint: Path,
+        data: Data | None = None,
+        validated: Logits | None = None,  # what training computed of validation with these weights
+    ) -> None:
+        self.validated = validated or []
         run: RunConfig = build({**cell.config, "trainer": {**cell.config["trainer"], **SINGLE_PROCESS}}, RunConfig)
         own = run.data(run.order_seed)
         own.facts = cell.facts
@@ -85,6 +92,10 @@ class TrainedCell:
         the whole model again.
         """
         batches = self.data.evaluation_batches(split)
+        if split == "validation" and len(self.validated) == len(batches):
+            computed = self.validated.copy()
+            self.validated.clear()  # so that its memory is free once `computed` is
+            return lambda: computed
         first = self.logits(next(iter(batches)))[0]
         if first.nbytes * len(batches) <= CACHED_LOGITS_MAX_BYTES:
             computed = [self.logits(batch) for batch in batches]
@@ -226,9 +237,9 @@ def blocks(ids: np.ndarray, length: int) -> tuple[np.ndarray, np.ndarray]:
     return ids[: rows * length].reshape(rows, length), ids[1 : rows * length + 1].reshape(rows, length)
 
 
-def evaluations(cell: Cell, checkpoint: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+def evaluations(cell: Cell, checkpoint: Path, validated: Logits | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the evaluations of a finished cell: the test split, if it has text, and lengths."""
-    trained = TrainedCell(cell, checkpoint)
+    trained = TrainedCell(cell, checkpoint, validated=validated)
     if len(trained.data.evaluation_batches("test")):
         yield "test", trained.split("test", by_document=True)
     settings = cell.config.get("evaluate") or {}

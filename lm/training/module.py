@@ -40,6 +40,10 @@ from lm.training.optim import Optim, switches_weights, tables
 from lm.training.process import beat
 from lm.training.strategies import shard
 
+Logits = list[tuple[Tensor, Tensor]]  # those of each batch (n, v), and its targets (n,)
+
+CACHED_LOGITS_MAX_BYTES = 2**28  # size up to which the logits of a split are cached
+
 
 class LanguageModel(LightningModule):
     """A model with its objective, optimiser and measurements."""
@@ -66,6 +70,7 @@ class LanguageModel(LightningModule):
         count = 0 if clusters is None else clusters.count
         self.validation = TokenStatistics(bytes_per_token, classes=classes, clusters=count)
         self.num_validated_batches = 0  # that `validation` holds
+        self.last_logits: Logits = []  # and targets of the last validation's batches; none where they are large
         self.losses, self.rows, self.tokens, self.norms = (list[Tensor]() for _ in range(4))
         self.extras: list[dict[str, Tensor]] = []  # the extra losses of each batch by name, without their weights
         self.extras_checked = False
@@ -192,19 +197,35 @@ class LanguageModel(LightningModule):
         """Reset the measurements of the validation."""
         self.validation.reset()
         self.num_validated_batches = 0
+        self.last_logits = []
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Measure a batch of the validation split."""
         self.num_validated_batches += 1
         is_last = self.trainer.global_step == self.trainer.max_steps
-        self.measure(batch, self.validation, self.clusters if is_last else None)
+        collected = self.last_logits if is_last and self.keeps_logits(batch) else None
+        self.measure(batch, self.validation, self.clusters if is_last else None, collected)
 
-    def measure(self, batch: Batch, statistics: TokenStatistics, clusters: Clusters | None = None) -> None:
-        """Add the tokens of a batch to statistics, those of `clusters` separately too."""
+    def keeps_logits(self, batch: Batch) -> bool:
+        """Return True if the logits of all batches of validation are small, and the evaluation computes the same."""
+        trainer: Any = self.trainer
+        logits = batch.targets_bt.numel() * self.vocabulary * len(trainer.datamodule.evaluation_batches("validation"))
+        return 4 * logits <= CACHED_LOGITS_MAX_BYTES and trainer.world_size == 1 and not self.halved
+
+    def measure(
+        self,
+        batch: Batch,
+        statistics: TokenStatistics,
+        clusters: Clusters | None = None,
+        collected: Logits | None = None,
+    ) -> None:
+        """Add the tokens of a batch to statistics, those of `clusters` separately too, its logits to `collected`."""
         beat()
         for part in halves(batch) if self.halved else (batch,):
             with uncompiled(self.model):
                 logits_nv = self.model(*part.inputs).flatten(0, 1)
+            if collected is not None:
+                collected.append((logits_nv, part.targets_bt.flatten()))
             cluster_n = None if clusters is None else clusters.of(part.rows_b).expand_as(part.targets_bt).flatten()
             statistics.update(logits_nv, part.targets_bt.flatten(), cluster_n)
 

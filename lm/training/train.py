@@ -41,7 +41,7 @@ from lm.training.evaluate import FREQUENT, add, evaluations
 from lm.training.identified import Cell, seedless
 from lm.training.initial_weights import load_source
 from lm.training.loggers import FOLDER, tracked
-from lm.training.module import LanguageModel
+from lm.training.module import LanguageModel, Logits
 from lm.training.process import Execution as Execution
 from lm.training.process import is_interrupt, keep_freed_memory
 from lm.training.provenance import keep_code, provenance
@@ -133,15 +133,17 @@ def _train_held(
             names = ", ".join(times["code"])
             raise ChangedCodeError(f"{names}: its code was changed after this cell was planned; give the command again")
         config = {**cell.config, "cell": cell.id}
+        validated: Logits | None = None
         with tracked(execution.loggers, work, store.out / FOLDER, execution.run_name, config, log) as follow:
             if not (work / "outcome.json").is_file():
                 with supervise_ranks(work, lambda error: end(failure(error))):
                     progress = progress_saver(work, report)
                     attempt = functools.partial(fit, cell, work, progress, execution, should_continue, follow)
-                    if not fit_with_oom_retry(cell, work, attempt):
+                    validated = fit_with_oom_retry(cell, work, attempt)
+                    if validated is None:
                         store.drop(cell.id)
                         return
-        outcome = evaluate_trained(cell, work)
+        outcome = evaluate_trained(cell, work, validated)
     except (Exception, SystemExit) as error:
         raise_unrecorded(error, work)
         outcome = failure(format_error(error), log_traceback(work))
@@ -178,14 +180,14 @@ def write_work(cell: Cell, store: Store) -> Path:
     return work
 
 
-def evaluate_trained(cell: Cell, work: Path) -> Outcome:
-    """Return the recorder's outcome with the final evaluations of a trained model."""
+def evaluate_trained(cell: Cell, work: Path, validated: Logits | None = None) -> Outcome:
+    """Return the recorder's outcome with the final evaluations of a trained model, whose `validated` `fit` returned."""
     path, checkpoint = work / "outcome.json", work / "final.ckpt"
     outcome: Outcome = OUTCOME.read(read_json(path), path)
     if outcome["status"] != "ok" or not checkpoint.is_file():
         return outcome
     try:
-        for name, evaluation in evaluations(cell, checkpoint):
+        for name, evaluation in evaluations(cell, checkpoint, validated):
             if "clusters" in evaluation:
                 clusters, *sums = evaluation.pop("clusters")
                 measured = {"nll": evaluation["nll"], "clusters": sums}
@@ -247,7 +249,7 @@ def finish(cell: Cell, store: Store, outcome: Outcome, times: dict[str, Any]) ->
     return store.finish(cell.id, record)
 
 
-def fit_with_oom_retry(cell: Cell, work: Path, attempt: Callable[[], bool]) -> bool:
+def fit_with_oom_retry(cell: Cell, work: Path, attempt: Callable[[], Logits | None]) -> Logits | None:
     """Call `attempt`, and again from the last checkpoint with halved batches if memory does not suffice."""
     try:
         return attempt()
@@ -268,8 +270,8 @@ def fit(
     execution: Execution,
     should_continue: PruningCallback = lambda *_: True,
     follow: Callable[[Recorder], None] = lambda _: None,
-) -> bool:
-    """Run Lightning; return False if the run was pruned. Leaves `outcome.json`."""
+) -> Logits | None:
+    """Run Lightning, which leaves `outcome.json`; return None if the run was pruned, else the logits it kept."""
     pruned = work / "pruned"
     pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
     built = cell.open()
@@ -291,7 +293,7 @@ def fit(
         load_source(model, trainer.init_from)
     resumed = checkpoint if checkpoint.exists() else None
     trainer.fit(module, datamodule=data, ckpt_path=resumed, weights_only=True)
-    return not pruned.is_file()
+    return None if pruned.is_file() else module.last_logits
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:

@@ -162,6 +162,24 @@ def test_logits_too_large_to_keep_are_computed_again(
         assert len(calls) > 3 * validation + test
 
 
+@pytest.mark.parametrize("changes", [{}, {"trainer.val_check_interval": 6}, {"trainer.precision": "bf16-mixed"}])
+def test_logits_of_the_last_validation_are_not_computed_again(
+    tmp_path: Path, monkeypatch: Patch, changes: dict[str, Any]
+) -> None:
+    computed: list[None] = []
+    logits = TrainedCell.logits
+    monkeypatch.setattr(TrainedCell, "logits", lambda *args: computed.append(None) or logits(*args))
+    cell, with_kept, folder = train_cell(tmp_path / "kept", changes)
+    data = TrainedCell(cell, folder / "last.ckpt").data
+    validation, test = (len(data.evaluation_batches(split)) for split in ("validation", "test"))
+    assert len(computed) == test
+    monkeypatch.setattr("lm.training.module.CACHED_LOGITS_MAX_BYTES", 0)
+    computed.clear()
+    again = train_cell(tmp_path / "again", changes)[1]
+    assert len(computed) == validation + test + 1
+    assert (again["evaluations"], again["metrics"]) == (with_kept["evaluations"], with_kept["metrics"])
+
+
 def test_the_temperature_of_a_bfloat16_run_changes_no_best_guess(trained: TrainedCell, monkeypatch: Any) -> None:
     exactly = trained.logits
 
