@@ -28,12 +28,13 @@ from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.compare import compare
 from lm.analysis.ladder import load_ladder
 from lm.analysis.results import Records, load
-from lm.report.claims import answers, kind_of
+from lm.report.claims import kind_of
 from lm.report.ladder import trend_table, worth_table
 from lm.report.pack import open_results
 from lm.report.pooled import standard_error
 from lm.report.render import escape_latex
 from lm.report.transfer import OPEN, transfer_sections
+from lm.report.tuning import claims_of, rates_of
 from lm.stats.meta import OverExperiments, over_experiments
 from lm.stats.tests import ALPHA
 
@@ -114,8 +115,9 @@ def judged(results: Records, arm: str) -> Any:
 
 @functools.cache
 def answered(folder: Path) -> tuple[Answer, ...]:
-    """Return the answers to the claims of an experiment."""
-    return tuple(answers(load(folder)))
+    """Return the answers to the claims of an experiment, each with that at one rate where its arms have their own."""
+    results = load(folder)
+    return tuple(claims_of(results, rates_of(results, folder)))
 
 
 # sections of the paper ------------------------------------------------------------------------------------------------
@@ -228,6 +230,7 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     about_training = [answer for _, answer in adjusted if answer.claim.kind != "identity"]
     numbers["allAnswers"] = str(len(about_training))
     own_rates = sum(answer.at_one_rate is not None for answer in about_training)
+    require(own_rates > len(about_training) / 2, "most answers are at learning rates of their own")
     numbers["ownAnswers"], numbers["sharedAnswers"] = str(own_rates), str(len(about_training) - own_rates)
     numbers["unfitAnswers"] = str(sum(bool(unfit_mark(a)) for a in about_training if a.verdict in VERDICTS[:2]))
     refuted = [

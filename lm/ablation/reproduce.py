@@ -5,8 +5,8 @@ import shlex
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +29,12 @@ from lm.ablation.plan import Plan, idle_arms, make_plan, with_autotuned_settings
 from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
 from lm.analysis.ladder import load_ladder
-from lm.analysis.results import load, read_manifest
+from lm.analysis.results import is_on_a_text, load, read_manifest
 from lm.config.reading import files_by_name
 from lm.config.tree import InputError, load_yaml, nearest, path_name, prefix_errors
 from lm.execution.estimate import advice, reduced_in, seconds_per_cell, wall_seconds
 from lm.execution.machine import default_workers, threads_each
-from lm.report.claims import claims_section, show_claims
+from lm.report.claims import ClaimOverTexts, claims_over_texts, claims_section, over_texts_section, show_claims
 from lm.report.ladder import csv_worth, overview_section
 from lm.report.pack import open_results
 from lm.report.render import markdown_section, print_section
@@ -108,7 +108,7 @@ def reproduce(
     if plan_only:
         _show(plans, left_out, tier, store, options)
         return 0
-    answered: list[tuple[str, Answer]] = []
+    answered, on_a_text = list[tuple[str, Answer]](), set[str]()
     interrupted, missing = 0, {planned.cell.id for _, plan in plans for planned in plan.missing(store)}
     for index, (name, plan) in enumerate(plans, 1):
         print(f"({index}/{len(plans)}) {plan.experiment.name}", file=sys.stderr)
@@ -122,10 +122,10 @@ def reproduce(
         folder, count = train_with_rivals(plan, store, options)
         interrupted += count
         write_report(folder, Console(quiet=True))
-        answered += _answers(name, folder, tier)
+        answered += _answers(name, folder, tier, on_a_text)
     trained = sum(map(store.finished, missing))
     clock = duration(time.monotonic() - start)
-    _show_answers(answered, left_out, tier, options.command, options.out / f"reproduce.{tier}")
+    _show_answers(answered, on_a_text, left_out, tier, options.command, options.out / f"reproduce.{tier}")
     print(f"{trained} cell{'s' * (trained != 1)} trained, {clock} by the clock", file=sys.stderr)
     return 1 if interrupted or not answered else 0
 
@@ -137,6 +137,7 @@ def answer_trained(folders: Sequence[Path], tier: str, options: RunOptions) -> i
     is no experiment.
     """
     answered, without, elsewhere = list[tuple[str, Answer]](), list[str](), list[str]()
+    on_a_text = set[str]()
     for source in folders:
         with open_results(source) as opened:
             manifest = read_manifest(opened.folder) if (opened.folder / "experiment.json").is_file() else None
@@ -145,29 +146,41 @@ def answer_trained(folders: Sequence[Path], tier: str, options: RunOptions) -> i
             elif (manifest.get("tier") or "C") != tier:
                 elsewhere.append(opened.folder.name)
             else:
-                answered += _answers(opened.folder.name, opened.folder, tier)
+                answered += _answers(opened.folder.name, opened.folder, tier, on_a_text)
     left_out = [f"without claims: {', '.join(without)}"] * bool(without)
     left_out += [f"of another tier than {tier}: {', '.join(elsewhere)}"] * bool(elsewhere)
     if not answered:
         raise InputError(f"nothing to answer: {'; '.join(left_out)}")
-    _show_answers(answered, left_out, tier, options.command, options.out / f"claims.{tier}")
+    _show_answers(answered, on_a_text, left_out, tier, options.command, options.out / f"claims.{tier}")
     return 0
 
 
-def _answers(name: str, folder: Path, tier: str) -> list[tuple[str, Answer]]:
+def _answers(name: str, folder: Path, tier: str, on_a_text: set[str]) -> list[tuple[str, Answer]]:
+    """Return the answers of an experiment, whose name is added where it is on one of several texts."""
     results = load(folder)
+    if is_on_a_text(results.manifest):
+        on_a_text.add(name)
     return [(name, answer) for answer in claims_of(results, rates_of(results, folder), tier)]
 
 
 def _show_answers(
-    answered: Sequence[tuple[str, Answer]], left_out: Sequence[str], tier: str, command: Sequence[str], folder: Path
+    answered: Sequence[tuple[str, Answer]],
+    on_a_text: Collection[str],
+    left_out: Sequence[str],
+    tier: str,
+    command: Sequence[str],
+    folder: Path,
 ) -> None:
     """Write the answers of all experiments into a folder and print them, with p corrected over all."""
     names, judged = [name for name, _ in answered], adjust_p([answer for _, answer in answered])
     named_answers = list(zip(names, judged, strict=True))
-    _write(folder, tier, command, named_answers, left_out)
+    over_texts = claims_over_texts(named_answers, on_a_text)
+    _write(folder, tier, command, named_answers, over_texts, left_out)
     if named_answers:
         show_claims(named_answers, Console(), f"Claims, tier {tier}")
+    if over_texts:
+        console = Console()
+        print_section(over_texts_section(over_texts, console.width), console)
     for line in left_out:
         print_line(line)
     print(f"table: {folder / 'table.md'}", file=sys.stderr)
@@ -222,7 +235,12 @@ def _describe_missing(plan: Plan, store: Store, workers: int | None, counted: se
 
 
 def _write(
-    folder: Path, tier: str, command: Sequence[str], answered: Sequence[tuple[str, Answer]], left_out: Sequence[str]
+    folder: Path,
+    tier: str,
+    command: Sequence[str],
+    answered: Sequence[tuple[str, Answer]],
+    over_texts: Sequence[ClaimOverTexts],
+    left_out: Sequence[str],
 ) -> None:
     lines = [f"# Claims, tier {tier}", "", f"Made by `lm {shlex.join(command)}`.", ""]
     lines += [*markdown_section(claims_section(answered, title="", several=True)), *(f"- {line}" for line in left_out)]
@@ -237,6 +255,25 @@ def _write(
         at_one_rate = {"verdict_at_one_rate": beside.verdict, "estimate_at_one_rate": beside.estimate} if beside else {}
         rows.append({**row, **{column: getattr(answer, column) for column in of_answer}, **at_one_rate})
     write_atomic(folder / "table.csv", as_csv(pd.DataFrame(rows).rename(columns={"generalises_over": "over"})))
+    if not over_texts:
+        return
+    lines = ["# Claims on several texts", "", f"Made by `lm {shlex.join(command)}`.", ""]
+    section = replace(over_texts_section(over_texts), title="")
+    write_atomic(folder / "over_texts.md", "\n".join([*lines, *markdown_section(section)]).rstrip() + "\n")
+    rows = []
+    for claim_over in over_texts:
+        claim = next(iter(claim_over.by_text.values())).claim
+        first = {"one_text_one_rate": claim_over.first_at_one_rate, "one_text_own_rates": claim_over.first}
+        before = {column: answer.verdict if answer else "" for column, answer in first.items()}
+        on_texts = {text: answer.verdict for text, answer in claim_over.by_text.items()}
+        over = (
+            {"over_texts": claim_over.over.verdict, **asdict(claim_over.over.summary)}
+            if claim_over.over
+            else {"over_texts": "no verdict"}
+        )
+        row = {"experiment": claim_over.experiment, "kind": claim.kind, "claim": claim.claim, **before, **on_texts}
+        rows.append({**row, "on_each_text": claim_over.on_each(), **over})
+    write_atomic(folder / "over_texts.csv", as_csv(pd.DataFrame(rows)))
 
 
 TITLE = "What the arms of the ladders are worth"

@@ -56,13 +56,24 @@ Scope = Literal["", "seeds", "seeds and text"]  # population that an answer hold
 
 
 @dataclass(frozen=True)
+class Mean:
+    """The mean over seeds behind an answer, for a summary over experiments."""
+
+    mean: float
+    error: float  # its standard error, over text too where the answer covers it
+    lower: float = 0.0  # by how much it may lie lower, and higher, had each arm the best of its learning rates
+    higher: float = 0.0
+
+
+@dataclass(frozen=True)
 class Answer:
     """Verdict on a claim by itself, at 5 %: the mean or median over the seeds that entered, its interval and p.
 
     `p` is that of the verdict's test, or of the one that came nearer to a verdict; NaN for a claim about every seed.
     `p_holm` and `q` adjust it over the claims of the same kind and registration. `post_hoc` is true if the claim was
     written when results of its seeds could be known. `at_one_rate` is the answer with all arms at one shared learning
-    rate, where this one is at rates of their own.
+    rate, where this one is at rates of their own. `mean` is None where no summary over experiments may rest on it: an
+    arm is not fit to be compared, there are too few seeds, or they were added after a look.
     """
 
     claim: Claim
@@ -79,6 +90,7 @@ class Answer:
     not_over_text_because: str = ""
     post_hoc: bool = False
     at_one_rate: "Answer | None" = None
+    mean: Mean | None = None
 
 
 def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = None) -> Answer:
@@ -112,7 +124,8 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
     note = "; ".join(
         filter(None, [*_lost(results, claim, len(found_s)), *unhealthy, unknown, decided.note, written, after])
     )
-    return replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
+    judged = replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
+    return replace(judged, mean=None) if unhealthy or unknown or look else judged
 
 
 def _over_choice(answer: Answer, results: Records, judge: Callable[[Records, Claim], Answer]) -> Answer:
@@ -130,14 +143,20 @@ def _over_choice(answer: Answer, results: Records, judge: Callable[[Records, Cla
     else:  # rates are chosen by the headline: which of them raises another quantity is not known
         pairings = at_all_rivals(results, claim.arms)
         if pairings is None:
-            return _withdrawn(answer) if answer.verdict in DECIDED else answer
+            return replace(_withdrawn(answer) if answer.verdict in DECIDED else answer, mean=None)
         lowest = highest = pairings
-    low = min([answer.low, *(judge(of, claim).low for of in lowest)]) - below
-    high = max([answer.high, *(judge(of, claim).high for of in highest)]) + above
+    lower, higher = ([judge(of, claim) for of in ends] for ends in (lowest, highest))
+    low = min([answer.low, *(other.low for other in lower)]) - below
+    high = max([answer.high, *(other.high for other in higher)]) + above
+    if answer.mean is not None:
+        least = min([answer.mean.mean, *(other.mean.mean for other in lower if other.mean)]) - below
+        most = max([answer.mean.mean, *(other.mean.mean for other in higher if other.mean)]) + above
+        mean = replace(answer.mean, lower=answer.mean.mean - least, higher=most - answer.mean.mean)
+        answer = replace(answer, mean=mean)
     if answer.verdict not in DECIDED:
         return replace(answer, low=low, high=high)
     of_mean, is_reproduced = claim.relation in ("less", "greater"), answer.verdict == "reproduced"
-    at_least, at_most = _claimed(claim)
+    at_least, at_most = claimed(claim)
     if is_reproduced and not of_mean:  # between two ends, each of which can be crossed from one side alone
         above_low = replace(claim, relation="range", low=at_least, high=math.inf, margin=0.0)
         below_high = replace(above_low, low=-math.inf, high=at_most)
@@ -163,11 +182,11 @@ def _withdrawn(answer: Answer) -> Answer:
 
 def stands(answer: Answer, low: float, high: float) -> bool:
     """Return whether an interval from low to high shows what a decided answer says."""
-    at_least, at_most = _claimed(answer.claim)
+    at_least, at_most = claimed(answer.claim)
     return at_least <= low and high <= at_most if answer.verdict == "reproduced" else high < at_least or low > at_most
 
 
-def _claimed(claim: Claim) -> tuple[float, float]:
+def claimed(claim: Claim) -> tuple[float, float]:
     """Return the ends between which a claim has its number."""
     return {"less": (-math.inf, claim.margin), "greater": (claim.margin, math.inf)}.get(claim.relation, _ends(claim))
 
@@ -211,10 +230,18 @@ def decide(claim: Claim, numbers: list[float], noise: TwoWay | None = None, look
     of_mean = claim.relation in ("less", "greater")
     judge = functools.partial(_of_mean if of_mean else _of_median, look=look)
     decided, alpha = judge(claim, numbers, noise), _alpha(look, of_mean)
-    decided = replace(decided, p=min(1.0, decided.p * (ALPHA / alpha)))
+    decided = replace(decided, p=min(1.0, decided.p * (ALPHA / alpha)), mean=_mean(numbers, noise))
     if noise is not None and decided.verdict == "inconclusive" and judge(claim, numbers, None).verdict in DECIDED:
         return replace(decided, note="found over seeds, not over documents")
     return decided
+
+
+def _mean(numbers: list[float], noise: TwoWay | None) -> Mean | None:
+    """Return the mean over seeds with its standard error; None with too few seeds, or where they are all alike."""
+    if len(numbers) < seeds_needed(1):
+        return None
+    error = float(np.std(numbers, ddof=1)) / math.sqrt(len(numbers)) if noise is None else noise.both
+    return Mean(float(np.mean(numbers)), error) if error > 0 else None
 
 
 def adjust_p(answers: Sequence[Answer]) -> list[Answer]:

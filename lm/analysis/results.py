@@ -48,12 +48,15 @@ class OnTexts(NamedTuple):
     texts: list[str]
 
 
+def is_on_a_text(manifest: Manifest) -> bool:
+    """Return True for an experiment that is one of those on several texts which one file describes."""
+    return manifest["title"].endswith(f" ({manifest['name'].rpartition('.')[2]})")
+
+
 def on_texts(manifests: Sequence[Manifest]) -> OnTexts | None:
     """Return what experiments have in common that one file crosses with several texts; None for any others."""
     parts = [
-        (*manifest["name"].rpartition(".")[::2], manifest["title"])
-        for manifest in manifests
-        if manifest["title"].endswith(f" ({manifest['name'].rpartition('.')[2]})")
+        (*manifest["name"].rpartition(".")[::2], manifest["title"]) for manifest in manifests if is_on_a_text(manifest)
     ]
     wholes = {(name, title.removesuffix(f" ({text})")) for name, text, title in parts}
     if len(manifests) < 2 or len(parts) < len(manifests) or len(wholes) != 1:

@@ -2,17 +2,18 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import astuple, dataclass, replace
 
 from rich.console import Console
 
-from lm.analysis.answers import DECIDED, Answer, adjust_p, answer_claim
+from lm.analysis.answers import DECIDED, Answer, Verdict, adjust_p, answer_claim, claimed
 from lm.analysis.claims import KINDS, Claim
 from lm.analysis.results import Records
 from lm.analysis.texts import DocumentCache
 from lm.report.render import Section, TableCell, print_section
 from lm.report.tables import AT_ONE_RATE
+from lm.stats.meta import FEWEST, OverExperiments, over_experiments
 from lm.stats.tests import ALPHA, smallest_p
 
 COLUMNS = (
@@ -22,6 +23,16 @@ STYLES = {"reproduced": "green", "not reproduced": "red", "inconclusive": "yello
 
 NARROW, LEFT_OUT = 100, ("seeds", "q", "p (Holm)")
 """Terminal width in characters below which these columns are left out."""
+
+WIDE = 160
+"""Terminal width from which on answers on single texts are shown."""
+
+OVER_TEXTS = "over texts of these kinds [95 % CI]"
+OVER_NOTES = (
+    "Each answer is that of its experiment, at 5 % by itself. The last column is of all together: the mean of true "
+    f"values over experiments like these, by random effects. It takes {FEWEST}, each fit to be compared, and its "
+    "interval is corrected for no other claim.",
+)
 
 POST_HOC = "post hoc"  # label of claims that were written when results of their seeds could be known
 
@@ -79,6 +90,33 @@ def claims_section(
     return Section(title, columns, rows, [*tally(answers), *claim_notes(answers)])
 
 
+@dataclass(frozen=True)
+class AnswerOver:
+    """The verdict on a claim over several experiments: that of its mean, by random effects, at 5 %."""
+
+    verdict: Verdict
+    summary: OverExperiments
+
+
+def answer_over(answers: Sequence[Answer]) -> AnswerOver | None:
+    """Judge a claim over experiments, such as on several texts; None for fewer than `FEWEST`, or an arm that is unfit.
+
+    It is reproduced where the whole interval of the mean is as claimed, and not where all of it is otherwise. A claim
+    about a median over seeds is judged by their mean here.
+    """
+    means = [answer.mean for answer in answers if answer.mean is not None]
+    if len(answers) < FEWEST or len(means) < len(answers):
+        return None
+    summary = over_experiments(*zip(*map(astuple, means), strict=True))
+    at_least, at_most = claimed(answers[0].claim)
+    verdict: Verdict = "inconclusive"
+    if at_least < summary.low and summary.high < at_most:
+        verdict = "reproduced"
+    elif summary.high < at_least or summary.low > at_most:
+        verdict = "not reproduced"
+    return AnswerOver(verdict, summary)
+
+
 def common_claims_section(named_answers: Sequence[tuple[str, Answer]]) -> Section | None:
     """Build the table of claims that several experiments make, such as on several texts; None without any."""
     by_claim: dict[tuple[str, str], dict[str, Answer]] = {}
@@ -95,9 +133,87 @@ def common_claims_section(named_answers: Sequence[tuple[str, Answer]]) -> Sectio
         counts = Counter[str](answer.verdict for answer in by_name.values())
         in_all = ", ".join(f"{counts[verdict]} {verdict}" for verdict in STYLES if counts[verdict])
         cells = [_in_words(by_name[name]) if name in by_name else "-" for name in names]
-        rows.append([claim, expected, *cells, in_all])
-    note = "Each answer is that of its experiment, at 5 % by itself; none is of all together."
-    return Section("Claims in common", ["claim", "expected", *headings, "in all"], rows, [note])
+        rows.append([claim, expected, *cells, in_all, _words_over(answer_over([*by_name.values()]))])
+    columns = [
+        "claim",
+        "expected",
+        *headings,
+        "in all",
+        OVER_TEXTS if len(wholes) == 1 else "in such settings [95 % CI]",
+    ]
+    return Section("Claims in common", columns, rows, list(OVER_NOTES))
+
+
+@dataclass(frozen=True)
+class ClaimOverTexts:
+    """A claim that was asked on several texts: its first answer, on one text, those on each, and that over them."""
+
+    experiment: str
+    first: Answer | None  # None where it was asked on these texts alone
+    by_text: dict[str, Answer]
+    over: AnswerOver | None  # None where no verdict may rest on their mean
+
+    @property
+    def first_at_one_rate(self) -> Answer | None:
+        """The first answer with all arms at one learning rate."""
+        return self.first and (self.first.at_one_rate or self.first)
+
+    def on_each(self) -> str:
+        """Return the verdict where it is the same on each text, "mixed" where texts contradict, "open" otherwise."""
+        verdicts = {answer.verdict for answer in self.by_text.values()}
+        if len(verdicts) == 1 and verdicts <= set(DECIDED):
+            return verdicts.pop()
+        return "mixed" if verdicts >= set(DECIDED) else "open"
+
+
+def claims_over_texts(named_answers: Sequence[tuple[str, Answer]], on_a_text: Collection[str]) -> list[ClaimOverTexts]:
+    """Gather the claims of experiments of which each of several parts, `NAME.TEXT`, is on a text of its own."""
+    first, texts_by_claim = dict[str, Answer](), dict[tuple[str, str], dict[str, Answer]]()
+    for name, answer in named_answers:
+        whole, _, text = name.rpartition(".")
+        if name in on_a_text:
+            texts_by_claim.setdefault((whole, answer.claim.claim), {})[text] = answer
+        else:
+            first.setdefault(answer.claim.claim, answer)
+    return [
+        ClaimOverTexts(whole, first.get(claim), by_text, answer_over([*by_text.values()]))
+        for (whole, claim), by_text in texts_by_claim.items()
+        if len(by_text) > 1 and all(answer.claim.kind != "identity" for answer in by_text.values())
+    ]
+
+
+def over_texts_section(claims: Sequence[ClaimOverTexts], width: int | None = None) -> Section:
+    """Build the table of claims that were asked on several texts: old answers beside new ones, fewer where narrow."""
+    texts = list(dict.fromkeys(text for claim in claims for text in claim.by_text))
+    columns = ["experiment", "claim", "one text, one rate", "one text, own rates", *texts, "on each text", OVER_TEXTS]
+    rows = []
+    for claim in claims:
+        before = [_in_words(answer) if answer else "-" for answer in (claim.first_at_one_rate, claim.first)]
+        on_texts = [_in_words(claim.by_text[text]) if text in claim.by_text else "-" for text in texts]
+        words = next(iter(claim.by_text.values())).claim.claim
+        rows.append([claim.experiment, words, *before, *on_texts, claim.on_each(), _words_over(claim.over)])
+    if width is not None and width < WIDE:
+        columns, *rows = ([row[1], row[3], *row[-2:]] for row in (columns, *rows))
+    answered_by_place: dict[str, list[str]] = {
+        "On one text at one rate": [claim.first_at_one_rate.verdict for claim in claims if claim.first_at_one_rate],
+        "On one text at own rates": [claim.first.verdict for claim in claims if claim.first],
+        "On each text at own rates": [claim.on_each() for claim in claims],
+        "Over texts of these kinds": [claim.over.verdict if claim.over else "no verdict" for claim in claims],
+    }
+    counted = []
+    for place, verdicts in answered_by_place.items():
+        counts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts).most_common())
+        counted.append(f"{place}: {counts or '-'}.")
+    notes = [*counted, "No verdict: an arm is not fit to be compared on a text, or all seeds are alike.", *OVER_NOTES]
+    return Section("Claims on several texts", columns, rows, notes)
+
+
+def _words_over(over: AnswerOver | None) -> TableCell:
+    """Format the verdict on a claim over experiments, with the mean and its interval."""
+    if over is None:
+        return TableCell("-")
+    mean, low, high = (f"{number:z.4g}" for number in (over.summary.mean, over.summary.low, over.summary.high))
+    return TableCell(f"{over.verdict}, {mean} [{low}, {high}]", style=STYLES[over.verdict])
 
 
 def show_claims(named_answers: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:

@@ -3,10 +3,9 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from scipy import stats
 
@@ -15,21 +14,19 @@ from lm.analysis.rates import choice_shifts
 from lm.analysis.results import Records, on_texts
 from lm.report.render import Section, TableCell
 from lm.report.tables import signed
-from lm.stats.meta import OverExperiments, over_experiments
+from lm.stats.meta import FEWEST, over_experiments
 from lm.stats.tests import seeds_needed
 from lm.stats.verdicts import direction
 from lm.store.archive import TWINS
 from lm.store.metrics import describe
 
-FEWEST = 3
-"""Experiments from which on a summary may be bold: two hardly tell how far a third may be."""
 COLUMNS = ("arm", "difference [95 % CI]", "tau", "I²", "verdict")
 NOTES = (
     "Random effects, of differences with standard errors over seeds and documents. tau: standard deviation of true "
     "differences. I²: their share of the variance. See docs/verdicts.md.",
-    f"Verdict of a mean: in settings like these. It takes {FEWEST} experiments, each fit to be compared and with the "
-    "seeds for a verdict of its own, which speaks of its setting alone. Open: the CI, corrected for no other arm, "
-    "holds 0.",
+    f"Verdict of a mean: over texts of these kinds, or in settings like these. It takes {FEWEST} experiments, each fit "
+    "to be compared and with the seeds for a verdict of its own, which speaks of its setting alone. Open: the CI, "
+    "corrected for no other arm, holds 0.",
 )
 
 
@@ -127,17 +124,6 @@ def standard_error(row: Any) -> float:
     return float((row.plain_high - row.plain_low) / 2 / stats.t.ppf(0.975, row.pairs - 1))
 
 
-def _summary(group: Sequence[SharedArm]) -> OverExperiments:
-    """Summarise the differences of an arm; intervals reach as far as the mean moves with what rates leave open."""
-    summary = over_experiments([shared.difference for shared in group], [shared.error for shared in group])
-    weights = [1 / (shared.error**2 + summary.tau**2) for shared in group]
-    lower = float(np.average([shared.lower for shared in group], weights=weights))
-    higher = float(np.average([shared.higher for shared in group], weights=weights))
-    low, high = summary.low - lower, summary.high + higher
-    next_low, next_high = summary.next_low - lower, summary.next_high + higher
-    return replace(summary, low=low, high=high, next_low=next_low, next_high=next_high)
-
-
 def _own_verdict(row: Any) -> str:
     """Return the verdict of one experiment in few words, as notes give its reasons."""
     words = re.split(r" \(|: found at", str(row.verdict))[0]
@@ -148,7 +134,8 @@ def _rows(
     arm: str, baseline: str, quantity: str, group: Sequence[SharedArm], is_named: bool, kind: str
 ) -> list[list[str]]:
     """Return the row of the mean over experiments or texts, as `kind` says, and one for each of them."""
-    summary = _summary(group)
+    parts = [(shared.difference, shared.error, shared.lower, shared.higher) for shared in group]
+    summary = over_experiments(*zip(*parts, strict=True))
     digits = describe(quantity).digits
     sound = len(group) >= FEWEST and not any(shared.unfit for shared in group)
     text = signed(summary.mean, summary.low, summary.high, digits)

@@ -9,6 +9,7 @@ import numpy as np
 from scipy import optimize, stats
 
 LEVEL = 0.95  # of both intervals
+FEWEST = 3  # experiments from which on a mean may have a verdict: two hardly tell how far a third may be
 TAU_BOUND = 0.2  # chance with which tau lies above what the interval of another experiment is made with
 
 
@@ -29,8 +30,16 @@ class OverExperiments:
     next_high: float
 
 
-def over_experiments(differences: Sequence[float], errors: Sequence[float]) -> OverExperiments:
+def over_experiments(
+    differences: Sequence[float],
+    errors: Sequence[float],
+    lower: Sequence[float] | None = None,
+    higher: Sequence[float] | None = None,
+) -> OverExperiments:
     """Summarise differences of two or more experiments with their standard errors.
+
+    Each may lie `lower` and `higher` by so much for other reasons than noise, such as the choice of learning rates:
+    the intervals reach as far as the mean moves with it.
 
     tau is Paule and Mandel's. The interval is the wider one of Hartung and Knapp's and of the plain one with quantiles
     of Student's t: the first alone is too short where differences happen to agree (Röver et al. 2015). That of another
@@ -52,7 +61,11 @@ def over_experiments(differences: Sequence[float], errors: Sequence[float]) -> O
         spread = quantile * math.sqrt(bound + 1 / float((1 / (variance + bound)).sum()))
     q = _q(0.0, d, variance)
     i2 = max(0.0, 1 - (number - 1) / q) if q else 0.0
-    return OverExperiments(mean, mean - half, mean + half, math.sqrt(tau2), i2, mean - spread, mean + spread)
+    weights = 1 / (variance + tau2)
+    down, up = (0.0 if shift is None else float(np.average(shift, weights=weights)) for shift in (lower, higher))
+    low, next_low = (mean - reach - down for reach in (half, spread))
+    high, next_high = (mean + reach + up for reach in (half, spread))
+    return OverExperiments(mean, low, high, math.sqrt(tau2), i2, next_low, next_high)
 
 
 def _q(tau2: float, d: np.ndarray, variance: np.ndarray) -> float:

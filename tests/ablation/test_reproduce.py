@@ -8,13 +8,17 @@ from typing import Any
 
 import pytest
 import yaml
-from helpers import RUN, Capture, Patch
+from helpers import RUN, Capture, Patch, known
 from messages import CheckMessage, Refused, RefusedCommand
 
 from lm.ablation.experiment import load_experiment
 from lm.ablation.reproduce import find_experiments
 from lm.analysis.claims import KINDS
+from lm.analysis.compare import compare
+from lm.analysis.results import load
 from lm.cli import main
+from lm.report.pack import open_results
+from lm.report.pooled import pooled_section
 from lm.stats.tests import ALPHA, benjamini_hochberg, holm, seeds_needed, smallest_p
 
 EXPERIMENTS = Path(__file__).resolve().parents[2] / "experiments"
@@ -122,6 +126,42 @@ def test_packs_are_answered_and_nothing_is_trained(
     for beside in (["glu"], ["--plan"], ["--first-seeds", "6"], ["--tier", "L"], ["--set", "trainer.max_steps=3"]):
         refused_command(["reproduce", packs[0], *beside])
     refused_command(["reproduce", *packs[1:]])
+
+
+@pytest.mark.slow
+def test_claims_on_several_texts_stand_beside_their_first_answers(
+    tmp_path: Path, capsys: Capture, monkeypatch: Patch, check_message: CheckMessage
+) -> None:
+    monkeypatch.chdir(EXPERIMENTS.parent)
+    names = ("tying_texts.python", "tying_texts.drama", "tying_texts.captions", "weight_tying")
+    packs = [f"results/reference/{name}.lmpack" for name in names]
+    assert main(["reproduce", *packs, "--out", str(tmp_path)]) == 0
+    page = (tmp_path / "claims.C" / "over_texts.md").read_text().splitlines()
+    printed = " ".join(capsys.readouterr().out.split())
+    assert all(line.removeprefix("- ") in printed for line in page if line.startswith("- "))
+    check_message([line for line in page if line.startswith(("| experiment", "- O"))])
+    with (tmp_path / "claims.C" / "over_texts.csv").open() as file:
+        rows = {row["claim"]: row for row in csv.DictReader(file)}
+    with (tmp_path / "claims.C" / "table.csv").open() as file:
+        on_a_text = {(row["claim"], row["experiment"]): row for row in csv.DictReader(file)}
+    (dropout, tied) = rows
+    for claim, row in rows.items():
+        verdicts = [on_a_text[claim, f"tying_texts.{text}"]["verdict"] for text in ("python", "drama", "captions")]
+        assert [row[text] for text in ("python", "drama", "captions")] == verdicts
+        assert row["on_each_text"] == (verdicts[0] if len({*verdicts}) == 1 else "open")
+    assert (rows[dropout]["one_text_own_rates"], rows[dropout]["over_texts"]) == ("", "not reproduced")
+    before = on_a_text[tied, "weight_tying"]
+    assert rows[tied]["one_text_own_rates"] == before["verdict"]
+    assert rows[tied]["one_text_one_rate"] == before["verdict_at_one_rate"]
+    compared = []
+    for pack in packs[:3]:
+        with open_results(Path(pack)) as opened:
+            results = load(opened.folder)
+            compared.append((results, compare(results)))
+    of_arms = known(pooled_section(compared))
+    (mean,) = [str(row[1]) for row in of_arms.rows if str(row[0]).startswith("dropout -")]
+    low, high = (float(rows[dropout][end]) for end in ("low", "high"))
+    assert mean == f"{-float(rows[dropout]['mean']):+.4f} [{-high:+.4f}, {-low:+.4f}]"
 
 
 def timeless(text: str) -> list[str]:

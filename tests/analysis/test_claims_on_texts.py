@@ -246,7 +246,7 @@ def test_false_claims_about_other_text_are_rare() -> None:
 
 def test_an_answer_without_documents_is_what_it_was() -> None:
     numbers = [-0.02, -0.05, -0.01, -0.03, -0.04, -0.02]
-    assert decide(LESS, numbers) == Answer(LESS, "reproduced", *_plain(numbers))
+    assert replace(decide(LESS, numbers), mean=None) == Answer(LESS, "reproduced", *_plain(numbers))
 
 
 def _plain(numbers: list[float]) -> tuple[Any, ...]:

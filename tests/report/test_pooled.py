@@ -14,12 +14,12 @@ from conftest import make_experiment
 from helpers import Capture, known
 from messages import CheckMessage
 
-from lm.analysis.answers import Answer
+from lm.analysis.answers import Answer, Mean, answer_claim
 from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
 from lm.analysis.results import load, value
 from lm.cli import main
-from lm.report.claims import common_claims_section
+from lm.report.claims import AnswerOver, answer_over, common_claims_section
 from lm.report.pack import open_results
 from lm.report.pooled import pooled_section, standard_error
 from lm.report.render import emphasis
@@ -77,7 +77,8 @@ def test_pooled_reports_have_a_row_for_each_shared_arm(
     assert section.title in (out / "table.tex").read_text()
     (claim,) = [line for line in (out / "table.md").read_text().splitlines() if line.startswith("| it is better |")]
     of_each = [f"reproduced, {row.difference:.4g}" for row in rows]
-    assert claim == f"| it is better | &lt; 0 | {' | '.join(of_each)} | 3 reproduced |"
+    of_all = f"reproduced, {summary.mean:.4g} [{summary.low:.4g}, {summary.high:.4g}]"
+    assert claim == f"| it is better | &lt; 0 | {' | '.join(of_each)} | 3 reproduced | {of_all} |"
 
 
 def test_claims_that_experiments_share_stand_side_by_side(check_message: CheckMessage) -> None:
@@ -87,10 +88,43 @@ def test_claims_that_experiments_share_stand_side_by_side(check_message: CheckMe
     section = known(common_claims_section([*answered, ("t.code", replace(yes, claim=other))]))
     check_message([section.title, *section.columns, *section.notes])
     assert [list(map(str, row)) for row in section.rows] == [
-        ["it is better", "< 0", *(f"{one.verdict}, -0.1" for _, one in answered), "2 reproduced, 1 inconclusive"]
+        ["it is better", "< 0", *(f"{one.verdict}, -0.1" for _, one in answered), "2 reproduced, 1 inconclusive", "-"]
     ]
     assert known(common_claims_section([("x", yes), ("t.code", no)])).columns[2:4] == ["x", "t.code"]
     assert common_claims_section(answered[:1]) is None
+
+
+def test_a_claim_over_texts_is_judged_by_the_interval_of_its_mean() -> None:
+    less, equivalent = (Claim("c", "nll", kind, {"a": 1.0, "b": -1.0}, margin=0.02) for kind in ("less", "equivalent"))
+
+    def over(claim: Claim, differences: list[float], error: float = 0.001, **shift: float) -> AnswerOver | None:
+        means = [Mean(difference, error, **shift) for difference in differences]
+        return answer_over([Answer(claim, "inconclusive", 0.5, 0.0, 1.0, 8, mean=mean) for mean in means])
+
+    for differences, of_less, of_equivalent in (
+        ([-0.031, -0.03, -0.029], "reproduced", "not reproduced"),
+        ([0.001, 0.0, -0.001], "reproduced", "reproduced"),  # less than the margin
+        ([0.031, 0.03, 0.029], "not reproduced", "not reproduced"),
+        ([0.1, 0.0, -0.1], "inconclusive", "inconclusive"),
+    ):
+        for claim, verdict in ((less, of_less), (equivalent, of_equivalent)):
+            found = known(over(claim, differences))
+            assert (found.verdict, found.summary) == (verdict, over_experiments(differences, [0.001] * 3))
+    assert known(over(less, [-0.031, -0.03, -0.029], higher=0.1)).verdict == "inconclusive"
+    assert over(less, [-0.03, -0.03]) is None
+    unfit = Answer(less, "reproduced", -0.03, -0.04, -0.02, 8)
+    assert answer_over([unfit, *(replace(unfit, mean=Mean(-0.03, 0.001)) for _ in range(2))]) is None
+
+
+def test_an_answer_has_a_mean_only_where_a_summary_may_rest_on_it(tmp_path: Path) -> None:
+    claim = Claim(**CLAIM)
+    results = load(make(tmp_path, "sound", -0.3))
+    found = known(answer_claim(results, claim).mean)
+    row = next(row for row in compare(results).itertuples() if (row.arm, row.metric) == ("better", "nll"))
+    assert (found.mean, found.lower, found.higher) == (pytest.approx(row.difference), 0.0, 0.0)
+    assert found.error == pytest.approx(standard_error(row))
+    assert answer_claim(load(make(tmp_path, "few", -0.3, seeds=3)), claim).mean is None
+    assert answer_claim(load(make(tmp_path, "sick", -0.3, sick=True)), claim).mean is None
 
 
 def test_an_experiment_made_of_another_is_counted_once(tmp_path: Path, check_message: CheckMessage) -> None:
