@@ -510,7 +510,10 @@ def too_few(seeds: int, judged: int) -> str:
 
 
 def check_power(experiment: Experiment) -> None:
-    """Refuse seeds with which the confirmatory comparisons cannot reach significance. Raises InputError."""
-    if experiment.inference.comparisons and (reason := shortage(experiment)):
+    """Refuse seeds with which the confirmatory comparisons cannot reach significance. Raises InputError.
+
+    Those that are crossed with orders of the data are for the shares of the variance, and need not reach it.
+    """
+    if experiment.inference.comparisons and not experiment.crossed and (reason := shortage(experiment)):
         hint = "give more seeds, set confirmatory: false or list fewer arms there, or go on with --underpowered"
         raise InputError(f"{experiment.name}: {reason}; {hint}")

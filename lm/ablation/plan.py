@@ -281,6 +281,7 @@ def design_of(plan: Plan) -> dict[str, Any]:
         "arms": arms,
         **({"budgets": experiment.budgets} if experiment.budgets else {}),
         **({"texts": experiment.texts} if experiment.texts else {}),
+        "orders": {"data": experiment.data_seeds, "of_every_arm": experiment.crossed},
     }
     plain: dict[str, Any] = json.loads(json.dumps(design, default=asdict))
     return plain

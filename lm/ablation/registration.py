@@ -50,11 +50,11 @@ def registration_of(design: Mapping[str, Any], path: Path) -> ExperimentRegistra
 def changed_parts(registered: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Name the parts in which a design differs from the registered one; of runs those of seeds that both have.
 
-    Seeds in stages that are not trained yet are no change, nor are those of a claim that are the experiment's. The
-    oldest registrations do not say which other texts there were.
+    Seeds in stages that are not trained yet are no change, nor are those of a claim that are the experiment's. Older
+    registrations do not say which other texts or orders of the data there were.
     """
-    if "texts" not in registered and now.get("texts"):
-        now = {name: part for name, part in now.items() if name != "texts"}
+    unsaid = {"texts", "orders"} - registered.keys()
+    now = {name: part for name, part in now.items() if name not in unsaid}
     inherited = {f"claims.{text}.seeds" for text, claim in now["claims"].items() if claim["seeds"] == now["seeds"]}
     parts = [*(differences(_without_cells(registered), _without_cells(now)).keys() - inherited)]
     if registered["rules"]["looks"] and now["seeds"] == registered["seeds"][: len(now["seeds"])]:

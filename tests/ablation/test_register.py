@@ -55,6 +55,25 @@ def test_each_change_since_is_named(registered: Path) -> None:
     assert {"arms.more.changes.model.mlp", "rules.confirmatory"} <= {part.removesuffix(".class_path") for part in more}
 
 
+def test_other_orders_of_the_data_are_a_change(tmp_path: Path) -> None:
+    path = write_experiment(tmp_path, **ASKED, seeds={"init": 6, "data": 3})
+    assert main(["register", str(path), "--out", str(tmp_path / "out")]) == 0
+    assert changes_after(tmp_path, seeds={"init": 6, "data": 3}) == []
+    assert changes_after(tmp_path, seeds={"init": 6, "data": 2}) == ["orders.data"]
+    assert changes_after(tmp_path, seeds=6) == ["orders.data", "orders.of_every_arm"]
+    assert changes_after(tmp_path, seeds=6, data_seeds=3) == ["orders.of_every_arm"]
+
+
+def test_an_older_registration_says_nothing_of_orders(registered: Path) -> None:
+    path = registered / "out" / "small" / "registration.json"
+    content = json.loads(path.read_text())
+    del content["design"]["orders"]
+    part = {name: content[name] for name in ("registered", "finished", "design")}
+    content["sha256"] = hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()
+    path.write_text(json.dumps(content))
+    assert changes_after(registered, data_seeds=3) == []
+
+
 def test_what_is_no_part_of_an_id_is_no_change(registered: Path) -> None:
     assert changes_after(registered, common={"trainer.accelerator": "auto"}) == []
 

@@ -77,6 +77,7 @@ def test_seeds_that_cannot_bear_out_the_comparisons_are_refused(tmp_path: Path, 
     with refused():
         check_power(load_experiment(write(tmp_path, seeds=5), {}))
     check_power(load_experiment(write(tmp_path, seeds=5, confirmatory=False), {}))
+    check_power(load_experiment(write(tmp_path, seeds={"init": 4, "data": 4}), {}))  # for the shares of the variance
     arms = {**ARMS, "other": {"model.norm": "RMSNorm"}}
     with refused():
         check_power(load_experiment(write(tmp_path, arms=arms), {}))
