@@ -333,12 +333,12 @@ def scale(paper: Paper, folder_of: Mapping[str, Path]) -> None:
 def cheap(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     """Add how often cheaper settings answer as the dearest one does."""
     questions, summary = transfer_sections(folder_of.values())
-    columns = ["compute", "answers", "same", OPEN, "other", "same sign"]
-    kept = [0, 1, 3, 4, 5, 7]
-    decided = [row for row in summary.rows if row[3] != "-"]
+    columns = ["cheaper by", "compute", "answers", "same", OPEN, "other", "same sign"]
+    kept = [0, 1, 2, 4, 5, 6, 8]
+    decided = [row for row in summary.rows if row[4] != "-"]
     rows = [[escape_latex(str(row[index])) for index in kept] for row in decided]
-    paper.tables["transfer"] = table(columns, rows, "XrXXXX")
-    paper.numbers["transferQuestions"] = str(len(questions.rows))
+    paper.tables["transfer"] = table(columns, rows, RAGGED.format(16) + "rrXXXX")
+    paper.numbers["transferQuestions"] = str(sum(" → " in str(row[3]) for row in questions.rows))
 
 
 def calibration(paper: Paper, folder_of: Mapping[str, Path]) -> None:

@@ -3,18 +3,19 @@
 import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import groupby, pairwise, product
 from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 
-from lm.analysis.answers import DECIDED
+from lm.analysis.answers import DECIDED, Answer
+from lm.analysis.budgets import over_budget
 from lm.analysis.compare import compare
 from lm.analysis.ladder import load_ladder
-from lm.analysis.results import Records, load
-from lm.report.claims import answers
+from lm.analysis.results import Records, is_on_a_text, load
+from lm.report.claims import answer_over, answers
 from lm.report.pack import rungs_of
 from lm.report.render import Section
 from lm.stats.tests import rate_interval
@@ -32,9 +33,13 @@ FEWEST = 6
 """Experiments from which on a share has an interval."""
 
 
+SIZE, TEXT, SHARE = "size or length", "one text of several", "share of the training"
+"""What makes a setting cheaper than another of the same question."""
+
+
 @dataclass(frozen=True)
 class SettingAnswer:
-    """The answer to a question at one size and length of training, and the FLOPs that training took for it."""
+    """The answer to a question in one setting, and the FLOPs that training took for it."""
 
     title: str
     question: str
@@ -43,6 +48,7 @@ class SettingAnswer:
     difference: float
     seeds: int
     flops: float
+    cheaper_by: str = SIZE
 
 
 def transfer_sections(folders: Iterable[Path]) -> list[Section]:
@@ -50,25 +56,57 @@ def transfer_sections(folders: Iterable[Path]) -> list[Section]:
     folders = list(folders)
     rungs = {rung.resolve() for folder in folders for rung in rungs_of(folder)}
     whole = [folder for folder in folders if folder.resolve() not in rungs and not (folder / STUDY).is_file()]
-    questions = group_by_question(answer for folder in whole for answer in answers_of(folder))
+    settings, on_texts = list[SettingAnswer](), dict[str, list[tuple[Answer, float]]]()
+    for folder in whole:
+        settings += _answers(folder, on_texts)
+    for title, costly in on_texts.items():
+        settings += _over_texts(title, costly)
+    questions = group_by_question(settings)
     return [_questions_section(questions), summary_section(questions)]
 
 
-def answers_of(folder: Path) -> Iterator[SettingAnswer]:
-    """Yield the answers of an experiment about its arms and claims, of a ladder for each rung."""
+def _answers(folder: Path, on_texts: dict[str, list[tuple[Answer, float]]]) -> Iterator[SettingAnswer]:
+    """Yield the answers of an experiment about its arms and claims, of a ladder for each rung.
+
+    Answers to claims on one of several texts, with their FLOPs, are added to `on_texts` by title.
+    """
     if rungs_of(folder):
         ladder = load_ladder(folder)
         for rung, table in zip(ladder.rungs, ladder.tables, strict=True):
             yield from _arms(rung, table, ladder.manifest["title"])
         return
     results = load(folder)
-    yield from _arms(results, compare(results), results.manifest["title"])
+    title, baseline = results.manifest["title"], results.manifest["baseline"]
+    yield from _arms(results, compare(results), title)
+    for arm, of_arm in over_budget(results).items():
+        question, flops = f"{arm} - {baseline}", _flops(results, [arm, baseline])
+        for at in of_arm:
+            differences, spent = at.comparison.differences, flops * at.percent / 100
+            mean, answer_there = float(np.mean(differences)), at.direction or OPEN
+            yield SettingAnswer(title, question, "arm", answer_there, mean, len(differences), spent, SHARE)
     for answer in answers(results):
-        if not answer.claim.exact:
+        flops = _flops(results, answer.claim.arms)
+        if is_on_a_text(results.manifest):
+            on_texts.setdefault(title.rpartition(" (")[0], []).append((answer, flops))
+        elif not answer.claim.exact:
             verdict = answer.verdict if answer.verdict in DECIDED else OPEN
-            flops = _flops(results, answer.claim.arms)
-            title, claim = results.manifest["title"], answer.claim.claim
-            yield SettingAnswer(title, claim, "claim", verdict, answer.estimate, answer.seeds, flops)
+            yield SettingAnswer(title, answer.claim.claim, "claim", verdict, answer.estimate, answer.seeds, flops)
+
+
+def _over_texts(title: str, costly: Iterable[tuple[Answer, float]]) -> Iterator[SettingAnswer]:
+    """Yield the answers to each claim on one text, and that over all texts."""
+    key = attrgetter("claim.claim")
+    for claim, group in groupby(sorted(costly, key=lambda pair: key(pair[0])), lambda pair: key(pair[0])):
+        pairs = list(group)
+        over = answer_over([answer for answer, _ in pairs])
+        if over is None:  # also of fewer texts than a mean takes
+            continue
+        for answer, flops in pairs:
+            verdict = answer.verdict if answer.verdict in DECIDED else OPEN
+            yield SettingAnswer(title, claim, "claim", verdict, answer.estimate, answer.seeds, flops, TEXT)
+        verdict, seeds = over.verdict if over.verdict in DECIDED else OPEN, min(answer.seeds for answer, _ in pairs)
+        flops = sum(flops for _, flops in pairs)
+        yield SettingAnswer(title, claim, "claim", verdict, over.summary.mean, seeds, flops, TEXT)
 
 
 def _arms(results: Records, table: pd.DataFrame, title: str) -> Iterator[SettingAnswer]:
@@ -88,13 +126,16 @@ def _flops(results: Records, arms: Iterable[str]) -> float:
 
 
 def group_by_question(all_answers: Iterable[SettingAnswer]) -> list[list[SettingAnswer]]:
-    """Group the answers to each question, by compute; those of one setting and those without a cost are left out."""
-    key = attrgetter("title", "kind", "question")
+    """Group the answers to each question, by compute; those without a cost are left out.
+
+    An arm of one setting alone is no question; of a claim it tells what its answer costs.
+    """
+    key = attrgetter("title", "kind", "question", "cheaper_by")
     groups = []
     for _, group in groupby(sorted((answer for answer in all_answers if answer.flops > 0), key=key), key):
         *cheaper, dearest = sorted(group, key=attrgetter("flops"))
         groups.append([*(answer for answer in cheaper if answer.flops < ALIKE * dearest.flops), dearest])
-    return [group for group in groups if len(group) > 1]
+    return [group for group in groups if len(group) > 1 or (group[0].kind == "claim" and group[0].answer != OPEN)]
 
 
 def _questions_section(questions: list[list[SettingAnswer]]) -> Section:
@@ -103,25 +144,33 @@ def _questions_section(questions: list[list[SettingAnswer]]) -> Section:
     for group in questions:
         enough = next(i for i in range(len(group)) if len({answer.answer for answer in group[i:]}) == 1)
         cells = [f"{answer.answer} {answer.difference:+z.3f} ({answer.seeds})" for answer in group]
-        share = "-" if group[-1].answer == OPEN else f"{group[enough].flops / group[-1].flops:z.1%}"
+        needed, dearest = group[enough].flops, group[-1].flops
+        share = "-" if group[-1].answer == OPEN else f"{needed:z.1e} ({needed / dearest:z.0%})"
         name, title = "" if group[0].title == title else group[0].title, group[0].title
-        rows.append([name, group[0].question, " → ".join(cells), f"{group[-1].flops:z.1e}", share])
-    columns = ["experiment", "question", "answers (seeds), cheapest setting first", "FLOPs of the dearest", "needed"]
-    note = "needed: compute of the cheapest setting from which on all answers are that of the dearest one, in its own."
-    return Section("Answers by setting", columns, rows, [note] if rows else ["No question was asked at two settings."])
+        saving = group[0].cheaper_by if len(group) > 1 else "-"
+        rows.append([name, group[0].question, saving, " → ".join(cells), f"{dearest:z.1e}", share])
+    answered, dearest_flops = "answers (seeds), cheapest setting first", "FLOPs of the dearest"
+    columns = ["experiment", "question", "cheaper by", answered, dearest_flops, "needed"]
+    notes = [
+        "needed: FLOPs of the cheapest setting from which on all answers are that of the dearest one, and their share. "
+        "A claim that was asked in one setting has what that took.",
+        "one text of several: the dearest answer is that over all texts, with its mean.",
+    ]
+    return Section("Answers by setting", columns, rows, notes if rows else ["No question was asked at two settings."])
 
 
 def summary_section(questions: list[list[SettingAnswer]]) -> Section:
     """Build the table of how often cheaper settings have answered as the dearest one does, by their compute."""
     pairs = [(cheaper, group[-1]) for group in questions for cheaper in group[:-1]]
     rows = []
-    for low, high in pairwise(SHARES):
-        within = [(a, b) for a, b in pairs if low < a.flops / b.flops <= high]
+    for saving, (low, high) in product((SIZE, TEXT, SHARE), pairwise(SHARES)):
+        within = [(a, b) for a, b in pairs if a.cheaper_by == saving and low < a.flops / b.flops <= high]
         if not within:
             continue
         decided = [(a, b) for a, b in within if b.answer != OPEN]
         rows.append(
             [
+                saving,
                 f"{low:z.0%} to {high:z.0%}",
                 str(len(within)),
                 str(len({a.title for a, _ in within})),
@@ -132,7 +181,7 @@ def summary_section(questions: list[list[SettingAnswer]]) -> Section:
                 _share([(a.title, a.difference * b.difference > 0) for a, b in decided]),
             ]
         )
-    columns = ["compute", "answers", "experiments", "the same", OPEN, "another", "decided", "same sign"]
+    columns = ["cheaper by", "compute", "answers", "experiments", "the same", OPEN, "another", "decided", "same sign"]
     notes = [
         "compute: of a cheaper setting, in that of the dearest one of its question.",
         "the same, open, another: answers of cheaper settings where the dearest one answers.",
