@@ -16,7 +16,7 @@ from lm.report.render import Section, TableCell
 from lm.report.tables import signed
 from lm.stats.meta import FEWEST, over_experiments
 from lm.stats.tests import seeds_needed
-from lm.stats.verdicts import direction
+from lm.stats.verdicts import DIRECTIONS, direction
 from lm.store.archive import TWINS
 from lm.store.metrics import describe
 
@@ -148,7 +148,9 @@ def _rows(
     rows = [[label, mean, *spread, verdict if sound else "-"]]
     for part in group:
         own = TableCell(signed(part.difference, part.low, part.high, digits), bold=part.bold)
-        rows.append([f"· {part.experiment}", own, "", "", part.verdict])
+        found, *more = part.verdict.split(" ", 1)
+        here = " on this text" if kind == "text" and found in (*DIRECTIONS, "equivalent") else ""
+        rows.append([f"· {part.experiment}", own, "", "", " ".join([found + here, *more])])
     if not math.isnan(summary.next_low):
         low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
         rows.append([f"· another {kind}", f"{low} to {high}", "", "", ""])

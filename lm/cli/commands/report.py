@@ -127,7 +127,7 @@ COMMANDS = {
         usage="lm trace EXPERIMENT ARM [METRIC], or lm trace RUN [METRIC]",
     ),
     "transfer": Command(
-        "print how often cheaper settings (sizes, rungs, one text, shorter trainings) have answered as the dearest one does",
+        "print how often cheaper settings (smaller, shorter, on one text) have answered as the dearest one does",
         ("lm transfer", "lm transfer results/reference/*.lmpack --to transfer.md"),
         transfer,
         option("folders", "experiments and ladders, as folders or packs (default: all of --out)", Path, nargs="*"),

@@ -1,6 +1,7 @@
 """`lm fit`, `lm ablate`, `lm sweep` and `lm reproduce`: commands that train; `lm register`, which comes before."""
 
 import argparse
+import contextlib
 import itertools
 import json
 import sys
@@ -85,18 +86,21 @@ def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
     from lm.ablation.derived import expand_corpora
     from lm.ablation.ladder.plan import expand_rungs, plan_ladder
     from lm.ablation.ladder.run_ladder import check_seeds, idle_everywhere
-    from lm.ablation.plan import design_of, make_plan
+    from lm.ablation.plan import Plan, design_of, make_plan
     from lm.ablation.registration import write_registrations
     from lm.store.archive import REGISTRATION
     from lm.store.store import Store
 
     parts = expand_rungs(experiment) if experiment.ladder else expand_corpora(experiment)
-    store, designs, plans = Store(options.out), {}, list(map(make_plan, parts))
-    for plan in plans:
-        check_before_training(plan, store)
-        for title, part in parts_beside(plan.experiment).items():
-            with prefix_errors(title):
-                make_plan(part)
+    store, designs, plans = Store(options.out), {}, list[Plan]()
+    for part in parts:
+        text = f"corpora.{part.name.removeprefix(experiment.name)[1:]}" if experiment.corpora else ""
+        with prefix_errors(text) if text else contextlib.nullcontext():
+            plans.append(plan := make_plan(part))
+            check_before_training(plan, store)
+            for title, beside in parts_beside(part).items():
+                with prefix_errors(title):
+                    make_plan(beside)
         finished = len(plan.distinct) - len(plan.missing(store))
         designs[plan.manifest(store).with_name(REGISTRATION)] = design_of(plan), finished
     if experiment.ladder:
