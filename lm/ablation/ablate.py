@@ -561,6 +561,9 @@ def _remarks(experiment: Experiment) -> list[str]:
             f"Before that every arm is trained at {len(grid.rates)} rates with {len(grid.seeds)} seeds each, as above; "
             "then all is trained again, each arm at its best rate."
         )
+    own_rates = [arm for arm, changes in experiment.arms.items() if RATE in changes]
+    if own_rates and experiment.claims and not (experiment.bracket or experiment.tuning or experiment.grid):
+        remarks.append(f"No learning rate is searched, as {', '.join(own_rates)} sets its own; `tune: rates` does so.")
     if looks := experiment.inference.looks:
         remarks.append(
             f"Seeds come in stages of {', '.join(map(str, looks))}; after each, training stops where every "

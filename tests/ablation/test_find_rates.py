@@ -461,6 +461,13 @@ def test_the_plan_says_what_is_searched_and_writes_nothing(
     assert not (tmp_path / "out").exists()
 
 
+def test_the_plan_says_why_nothing_is_searched(tmp_path: Path, capsys: Capture, check_message: CheckMessage) -> None:
+    arms = {"layer": {}, "rms": {"model.norm": "RMSNorm", "optim.lr": 0.02}}
+    path = write_experiment(tmp_path, arms=arms, claims=[CLAIM])
+    assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
+    check_message([line for line in capsys.readouterr().out.splitlines() if "searched" in line])
+
+
 def test_the_plan_of_searched_rates_says_that_seeds_are_too_few(
     tmp_path: Path, capsys: Capture, check_message: CheckMessage
 ) -> None:
