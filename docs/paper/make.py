@@ -24,11 +24,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import lm
-from lm.analysis.answers import Answer, adjust_p
+from lm.analysis.answers import DECIDED, Answer, adjust_p
 from lm.analysis.compare import compare
 from lm.analysis.ladder import load_ladder
-from lm.analysis.results import Records, load
-from lm.report.claims import kind_of
+from lm.analysis.results import Records, is_on_a_text, load, read_manifest
+from lm.report.claims import ClaimOverTexts, claims_over_texts, kind_of
 from lm.report.ladder import trend_table, worth_table
 from lm.report.pack import open_results
 from lm.report.pooled import standard_error
@@ -262,35 +262,40 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
 
 def over_texts(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     """Add the claims that were asked again on several texts, with their answer before, at one rate and at own ones."""
-    before, after = dict[str, Answer](), dict[tuple[str, str], dict[str, Answer]]()
+    named, on_a_text = list[tuple[str, Answer]](), set[str]()
     for name, folder in folder_of.items():
-        whole, _, text = name.partition(".")
-        if not (folder / "experiment.json").is_file() or (text and not whole.endswith("_texts")):
+        if not (folder / "experiment.json").is_file():
             continue
-        for answer in answered(folder):
-            if answer.claim.kind == "identity":
-                continue
-            if text:
-                after.setdefault((answer.claim.claim, whole), {})[text] = answer
-            else:
-                before.setdefault(answer.claim.claim, answer)
-    rows, counts = [], Counter[str]()
-    for (claim, _), by_text in sorted(after.items()):
-        first, verdicts = before.get(claim), {answer.verdict for answer in by_text.values()}
-        row = [said(first and (first.at_one_rate or first)), said(first), *(said(by_text.get(t)) for t in ASKED_ON)]
-        rows.append(" & ".join([escape_latex(claim), *row]) + r" \\")
-        kind = (
-            "Mixed"
-            if verdicts >= {*VERDICTS[:2]}
-            else "Open"
-            if len(verdicts) > 1 or verdicts - {*VERDICTS[:2]}
-            else ""
-        )
-        counts[kind or {"reproduced": "Yes", "not reproduced": "No"}[verdicts.pop()]] += 1
+        if is_on_a_text(read_manifest(folder)):
+            on_a_text.add(name)
+        elif "." in name:  # of another tier
+            continue
+        named += [(name, answer) for answer in answered(folder)]
+    claims = claims_over_texts(named, on_a_text)
+    rows = []
+    for claim in sorted(claims, key=wording):
+        verdicts = [said(answer) for answer in (claim.first_at_one_rate, claim.first)]
+        verdicts += [said(claim.by_text.get(text)) for text in ASKED_ON]
+        over = ANSWERS[claim.over.verdict] if claim.over else "-"
+        rows.append(" & ".join([escape_latex(wording(claim)), *verdicts, over]) + r" \\")
     paper.tables["overtexts"] = "\n".join(rows)
     paper.numbers["textClaims"] = str(len(rows))
-    for kind in ("Yes", "No", "Mixed", "Open"):
-        paper.numbers[f"text{kind}"] = str(counts[kind])
+    on_each = Counter(claim.on_each() for claim in claims)
+    over_all = Counter(claim.over.verdict if claim.over else "none" for claim in claims)
+    for name, verdict in (("Yes", "reproduced"), ("No", "not reproduced"), ("Mixed", "mixed"), ("Open", "open")):
+        paper.numbers[f"text{name}"] = str(on_each[verdict])
+    for name, verdict in zip(("Yes", "No", "Open", "None"), (*VERDICTS, "none"), strict=True):
+        paper.numbers[f"overTexts{name}"] = str(over_all[verdict])
+    decided_before = [
+        (claim.first.verdict, claim.on_each()) for claim in claims if claim.first and claim.first.verdict in DECIDED
+    ]
+    paper.numbers["asBefore"] = str(len(decided_before))
+    paper.numbers["asBeforeSame"] = str(sum(first == later for first, later in decided_before))
+
+
+def wording(claim: ClaimOverTexts) -> str:
+    """Return the words of a claim that was asked on several texts."""
+    return next(iter(claim.by_text.values())).claim.claim
 
 
 def said(answer: Answer | None) -> str:

@@ -34,6 +34,11 @@ OVER_NOTES = (
     "interval is corrected for no other claim.",
 )
 
+NO_VERDICT = (
+    "No verdict: an arm is not fit to be compared on a text, all seeds are alike, or the claim is of initial values, "
+    "which a seed has alike on each text."
+)
+
 POST_HOC = "post hoc"  # label of claims that were written when results of their seeds could be known
 
 
@@ -204,7 +209,7 @@ def over_texts_section(claims: Sequence[ClaimOverTexts], width: int | None = Non
     for place, verdicts in answered_by_place.items():
         counts = ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts).most_common())
         counted.append(f"{place}: {counts or '-'}.")
-    notes = [*counted, "No verdict: an arm is not fit to be compared on a text, or all seeds are alike.", *OVER_NOTES]
+    notes = [*counted, NO_VERDICT, *OVER_NOTES]
     return Section("Claims on several texts", columns, rows, notes)
 
 

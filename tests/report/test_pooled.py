@@ -1,5 +1,6 @@
 """Arms that several experiments have in common are summarised over them."""
 
+import itertools
 import json
 import re
 import shutil
@@ -125,6 +126,11 @@ def test_an_answer_has_a_mean_only_where_a_summary_may_rest_on_it(tmp_path: Path
     assert found.error == pytest.approx(standard_error(row))
     assert answer_claim(load(make(tmp_path, "few", -0.3, seeds=3)), claim).mean is None
     assert answer_claim(load(make(tmp_path, "sick", -0.3, sick=True)), claim).mean is None
+    for (arm, seed), record in results.records.items():
+        measured: Any = {"loss": 2.0 + NOISE[seed] * (arm == "better")}
+        known(record).update(initial=measured, final=measured)
+    assert answer_claim(results, replace(claim, metric="final/loss")).mean is not None
+    assert answer_claim(results, replace(claim, metric="initial/loss")).mean is None
 
 
 def test_an_experiment_made_of_another_is_counted_once(tmp_path: Path, check_message: CheckMessage) -> None:
@@ -214,6 +220,29 @@ def test_differences_by_seed_barely_correlate_between_sizes(tmp_path: Path) -> N
     print(f"{len(correlations)} differences: correlation {mean:.2f}, standard error {error:.2f}")
     assert len(correlations) > 20
     assert abs(mean) < 0.2
+
+
+@pytest.mark.extra
+def test_differences_by_seed_barely_correlate_between_texts(tmp_path: Path) -> None:
+    """As the summary supposes, though a seed has the same initial values on each text: all committed experiments."""
+    by_experiment: dict[str, list[float]] = {}
+    for first in sorted(REFERENCE.glob("*_texts.python.lmpack")):
+        name, of_texts = first.name.split(".")[0], list[dict[str, list[float]]]()
+        if name in ("gradient_depth_texts", "attention_entropy_texts"):  # of initial values, which are the same
+            continue
+        for text in ("python", "drama", "captions"):
+            of_texts.append(differences_by_seed(REFERENCE / f"{name}.{text}.lmpack", tmp_path))
+        for one, other in itertools.combinations(of_texts, 2):
+            for arm in one.keys() & other.keys():
+                pair = np.array([one[arm], other[arm]])
+                if np.isfinite(pair).all() and pair.std(axis=1).min() > 1e-9:
+                    by_experiment.setdefault(name, []).append(float(np.corrcoef(pair)[0, 1]))
+    means = [float(np.mean(correlations)) for correlations in by_experiment.values()]
+    mean, error = np.mean(means), np.std(means, ddof=1) / len(means) ** 0.5
+    number = sum(map(len, by_experiment.values()))
+    print(f"{number} differences, {len(means)} experiments: correlation {mean:.2f}, standard error {error:.2f}")
+    assert len(means) > 8
+    assert abs(mean) < 0.25
 
 
 def differences_by_seed(pack: Path, folder: Path) -> dict[str, list[float]]:
