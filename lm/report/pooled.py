@@ -148,9 +148,10 @@ def _rows(
     rows = [[label, mean, *spread, verdict if sound else "-"]]
     for part in group:
         own = TableCell(signed(part.difference, part.low, part.high, digits), bold=part.bold)
-        word, *more = part.verdict.split(" ", 1)
-        here = " on this text" if kind == "text" and word in (*DIRECTIONS, "equivalent") else ""
-        rows.append([f"· {part.experiment}", own, "", "", " ".join([word + here, *more])])
+        words, parenthesis, reason = part.verdict.partition(" (")
+        if kind == "text" and words.split()[0] in (*DIRECTIONS, "equivalent"):
+            words += " on this text"
+        rows.append([f"· {part.experiment}", own, "", "", words + parenthesis + reason])
     if not math.isnan(summary.next_low):
         low, high = (f"{end:+z.{digits}f}" for end in (summary.next_low, summary.next_high))
         rows.append([f"· another {kind}", f"{low} to {high}", "", "", ""])

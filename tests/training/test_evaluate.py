@@ -166,9 +166,13 @@ def test_logits_too_large_to_keep_are_computed_again(
 def test_logits_of_the_last_validation_are_not_computed_again(
     tmp_path: Path, monkeypatch: Patch, changes: dict[str, Any]
 ) -> None:
-    computed: list[None] = []
-    logits = TrainedCell.logits
-    monkeypatch.setattr(TrainedCell, "logits", lambda *args: computed.append(None) or logits(*args))
+    computed, logits = list[Batch](), TrainedCell.logits
+
+    def counted(trained: TrainedCell, batch: Batch) -> tuple[Tensor, Tensor]:
+        computed.append(batch)
+        return logits(trained, batch)
+
+    monkeypatch.setattr(TrainedCell, "logits", counted)
     cell, with_kept, folder = train_cell(tmp_path / "kept", changes)
     data = TrainedCell(cell, folder / "last.ckpt").data
     validation, test = (len(data.evaluation_batches(split)) for split in ("validation", "test"))
