@@ -93,7 +93,9 @@ def reproduce(
     """
     tier, start, store = scope.tier, time.monotonic(), Store(options.out)
     plans, left_out = list[tuple[str, Plan]](), list[str]()
-    for path in files:
+    for number, path in enumerate(files, 1):
+        if len(files) > 1 and not named:  # takes minutes, the first time
+            print(f"planning {path.stem} ({number}/{len(files)})", file=sys.stderr)
         try:
             experiment = scope.read(path)
             parts = [with_autotuned_settings(p, options.out, options.workers) for p in expand_corpora(experiment)]
