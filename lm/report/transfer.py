@@ -81,6 +81,8 @@ def _answers(folder: Path, on_texts: dict[str, list[tuple[Answer, float]]]) -> I
     for arm, of_arm in over_budget(results).items():
         question, flops = f"{arm} - {baseline}", _flops(results, [arm, baseline])
         for at in of_arm:
+            if not len(at.comparison.differences):  # not trained yet
+                continue
             differences, spent = at.comparison.differences, flops * at.percent / 100
             mean, answer_there = float(np.mean(differences)), at.direction or OPEN
             yield SettingAnswer(title, question, "arm", answer_there, mean, len(differences), spent, SHARE)

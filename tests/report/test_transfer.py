@@ -1,6 +1,7 @@
 """How often cheaper settings answer as the dearest one does."""
 
 import csv
+import shutil
 from pathlib import Path
 
 import pytest
@@ -112,6 +113,16 @@ def test_shares_of_the_training_are_settings(tmp_path: Path) -> None:
     (row,) = [line for line in to.read_text().splitlines() if " → " in line]
     assert [answer.split()[0] for answer in row.strip("| ").split(" | ")[3].split(" → ")] == ["better"] * 3
     assert "(25%)" in row
+
+
+def test_a_share_that_was_not_trained_is_left_out(tmp_path: Path) -> None:
+    out, to = tmp_path / "out", tmp_path / "transfer.md"
+    assert main(["unpack", str(REFERENCE / "quickstart_budgets.lmpack"), "--out", str(out)]) == 0
+    shutil.rmtree(out / "quickstart_budgets.budget_25")
+    assert main(["transfer", str(out / "quickstart_budgets"), "--to", str(to)]) == 0
+    (row,) = [line for line in to.read_text().splitlines() if " → " in line]
+    assert row.count(" → ") == 1
+    assert "(50%)" in row
 
 
 def test_a_missing_folder_is_one_line(
