@@ -563,7 +563,8 @@ def _remarks(experiment: Experiment) -> list[str]:
         )
     own_rates = [arm for arm, changes in experiment.arms.items() if RATE in changes]
     if own_rates and experiment.claims and not (experiment.bracket or experiment.tuning or experiment.grid):
-        remarks.append(f"No learning rate is searched, as {', '.join(own_rates)} sets its own; `tune: rates` does so.")
+        rates_set = f"the file sets that of {', '.join(own_rates)}"
+        remarks.append(f"No learning rate is searched, and {rates_set}; `tune: rates` searches one for every arm.")
     if looks := experiment.inference.looks:
         remarks.append(
             f"Seeds come in stages of {', '.join(map(str, looks))}; after each, training stops where every "

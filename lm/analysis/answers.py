@@ -73,8 +73,8 @@ class Answer:
     `p_holm` and `q` adjust it over the claims of the same kind and registration. `post_hoc` is true if the claim was
     written when results of its seeds could be known. `at_one_rate` is the answer with all arms at one shared learning
     rate, where this one is at rates of their own. `mean` is None where no summary over experiments may rest on it: an
-    arm is not fit to be compared, there are too few seeds, they were added after a look, or the claim is of initial
-    values, which a seed has alike in each experiment.
+    arm is not fit to be compared or has lost runs, there are too few seeds, they were added after a look, or the claim
+    is of initial values, which a seed has alike in each experiment.
     """
 
     claim: Claim
@@ -126,7 +126,8 @@ def answer_claim(results: Records, claim: Claim, read: DocumentCache | None = No
         filter(None, [*_lost(results, claim, len(found_s)), *unhealthy, unknown, decided.note, written, after])
     )
     judged = replace(decided, note=note, generalises_over=scope, not_over_text_because=reason, post_hoc=post_hoc)
-    return replace(judged, mean=None) if unhealthy or unknown or look or claim.before_training else judged
+    unfit = unhealthy or unknown or look or has_lost or claim.before_training
+    return replace(judged, mean=None) if unfit else judged
 
 
 def _over_choice(answer: Answer, results: Records, judge: Callable[[Records, Claim], Answer]) -> Answer:

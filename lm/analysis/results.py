@@ -50,7 +50,8 @@ class OnTexts(NamedTuple):
 
 def is_on_a_text(manifest: Manifest) -> bool:
     """Return True for an experiment that is one of those on several texts which one file describes."""
-    return manifest["title"].endswith(f" ({manifest['name'].rpartition('.')[2]})")
+    whole, _, text = manifest["name"].rpartition(".")
+    return whole != "" and manifest["title"].endswith(f" ({text})")
 
 
 def on_texts(manifests: Sequence[Manifest]) -> OnTexts | None:

@@ -35,8 +35,8 @@ OVER_NOTES = (
 )
 
 NO_VERDICT = (
-    "No verdict: an arm is not fit to be compared on a text, all seeds are alike, or the claim is of initial values, "
-    "which a seed has alike on each text."
+    "No verdict: an arm is not fit to be compared or has lost runs on a text, all seeds are alike, or the claim is of "
+    "initial values, which a seed has alike on each text."
 )
 
 POST_HOC = "post hoc"  # label of claims that were written when results of their seeds could be known
@@ -101,6 +101,7 @@ class AnswerOver:
 
     verdict: Verdict
     summary: OverExperiments
+    post_hoc: bool = False  # whether an answer of one of them is
 
 
 def answer_over(answers: Sequence[Answer]) -> AnswerOver | None:
@@ -119,7 +120,7 @@ def answer_over(answers: Sequence[Answer]) -> AnswerOver | None:
         verdict = "reproduced"
     elif summary.high < at_least or summary.low > at_most:
         verdict = "not reproduced"
-    return AnswerOver(verdict, summary)
+    return AnswerOver(verdict, summary, any(answer.post_hoc for answer in answers))
 
 
 def common_claims_section(named_answers: Sequence[tuple[str, Answer]]) -> Section | None:
@@ -218,7 +219,8 @@ def _words_over(over: AnswerOver | None) -> TableCell:
     if over is None:
         return TableCell("-")
     mean, low, high = (f"{number:z.4g}" for number in (over.summary.mean, over.summary.low, over.summary.high))
-    return TableCell(f"{over.verdict}, {mean} [{low}, {high}]", style=STYLES[over.verdict])
+    post_hoc = f" ({POST_HOC})" if over.post_hoc else ""
+    return TableCell(f"{over.verdict}, {mean} [{low}, {high}]{post_hoc}", style=STYLES[over.verdict])
 
 
 def show_claims(named_answers: Sequence[tuple[str, Answer]], console: Console, title: str = "Claims") -> None:

@@ -156,7 +156,8 @@ def _questions_section(questions: list[list[SettingAnswer]]) -> Section:
     notes = [
         "needed: FLOPs of the cheapest setting from which on all answers are that of the dearest one, and their share. "
         "A claim that was asked in one setting has what that took.",
-        "one text of several: the dearest answer is that over all texts, with its mean.",
+        "one text of several: the dearest answer is that over all texts, with its mean. A claim without a verdict over "
+        "them is left out.",
     ]
     return Section("Answers by setting", columns, rows, notes if rows else ["No question was asked at two settings."])
 

@@ -15,7 +15,7 @@ from lm.ablation.experiment import load_experiment
 from lm.ablation.reproduce import find_experiments
 from lm.analysis.claims import KINDS
 from lm.analysis.compare import compare
-from lm.analysis.results import load
+from lm.analysis.results import is_on_a_text, load
 from lm.cli import main
 from lm.report.pack import open_results
 from lm.report.pooled import pooled_section
@@ -162,6 +162,12 @@ def test_claims_on_several_texts_stand_beside_their_first_answers(
     (mean,) = [str(row[1]) for row in of_arms.rows if str(row[0]).startswith("dropout -")]
     low, high = (float(rows[dropout][end]) for end in ("low", "high"))
     assert mean == f"{-float(rows[dropout]['mean']):+.4f} [{-high:+.4f}, {-low:+.4f}]"
+
+
+def test_a_title_that_ends_in_its_own_name_is_on_no_text() -> None:
+    for name, title, on_a_text in (("glu", "Gates (glu)", False), ("glu.prose", "Gates (prose)", True)):
+        manifest: Any = {"name": name, "title": title}
+        assert is_on_a_text(manifest) == on_a_text
 
 
 def timeless(text: str) -> list[str]:

@@ -100,6 +100,14 @@ def test_claims_that_experiments_share_stand_side_by_side(check_message: CheckMe
     assert common_claims_section(answered[:1]) is None
 
 
+def test_a_verdict_on_one_text_says_so(tmp_path: Path) -> None:
+    results = [load(make(tmp_path, f"asked.{text}", -0.3)) for text in ("prose", "code", "drama")]
+    for one in results:
+        one.manifest["title"] = f"Asked ({one.manifest['name'].rpartition('.')[2]})"
+    section = known(pooled_section([(one, compare(one)) for one in results]))
+    assert [str(row[4]) for row in section.rows][1:4] == ["better on this text"] * 3
+
+
 def test_a_claim_over_texts_is_judged_by_the_interval_of_its_mean() -> None:
     less, equivalent = (Claim("c", "nll", kind, {"a": 1.0, "b": -1.0}, margin=0.02) for kind in ("less", "equivalent"))
 
@@ -132,6 +140,14 @@ def test_an_answer_has_a_mean_only_where_a_summary_may_rest_on_it(tmp_path: Path
     assert found.error == pytest.approx(standard_error(row))
     assert answer_claim(load(make(tmp_path, "few", -0.3, seeds=3)), claim).mean is None
     assert answer_claim(load(make(tmp_path, "sick", -0.3, sick=True)), claim).mean is None
+    assert known(answer_over([answer_claim(results, claim)] * 3)).post_hoc is False
+    assert known(answer_over([replace(answer_claim(results, claim), post_hoc=True)] * 3)).post_hoc is True
+    losses = [2.0, 2.1, 1.9, 2.05, 2.02, 1.97, 2.03, 1.96]
+    many = load(make_experiment(tmp_path / "many", {"base": losses, "better": [x**1.1 - 0.3 for x in losses]}))
+    assert answer_claim(many, claim).mean is not None
+    cast(dict[str, Any], many.records["better", 7])["status"] = "diverged"
+    assert answer_claim(many, claim).seeds == 7
+    assert answer_claim(many, claim).mean is None
     for (arm, seed), record in results.records.items():
         measured, changed = {"loss": 2.0 + NOISE[seed] * (arm == "better")}, cast(dict[str, Any], record)
         changed.update(initial=measured, final=measured)
