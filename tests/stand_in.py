@@ -44,6 +44,7 @@ class Asked:
     retrain: bool = False
     hang_seconds: float = 0.0
     run_name: str = ""
+    branches: tuple[tuple[int, str], ...] = ()
 
 
 def execution(retrain: bool = False, hang_seconds: float = 0.0) -> Any:

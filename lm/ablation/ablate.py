@@ -18,6 +18,7 @@ from lm.ablation.before_training import (
     searches_of,
     warnings_of,
 )
+from lm.ablation.branches import with_branches
 from lm.ablation.derived import (
     RatesByArm,
     at_best_rates,
@@ -132,6 +133,8 @@ def _ablate(experiment: Experiment, options: RunOptions, planned: PlannedSeconds
             return bracketed
         shared, plan, experiment = at_shared_rate(plan), bracketed, bracketed.experiment
     further = _further_plans(experiment, store, options, plan_only)
+    plan, parts = with_branches(plan, further.values(), store)
+    further = dict(zip(further, parts, strict=True))
     if planned is not None:
         rivals = _rivals(plan, experiment.seeds, store, options)
         if shared is not None and not shared.missing(store):
@@ -524,6 +527,9 @@ def show_plan(
         print_line(f"{arm}: {'; '.join(changes) or same}")
     if revision := plan.first(experiment.baseline).facts.revision:
         print_line(f"data.corpus.revision: {revision}, pinned on this machine; give it in the file for others")
+    if branches := [planned for planned in work.missing if planned.branched]:
+        steps = dict.fromkeys(f"{p.branched} of {p.cell.config['trainer']['max_steps']}" for p in branches)
+        print_line(f"{len(branches)} begin from checkpoints of the whole training, after {', '.join(steps)} steps")
     for line in (*_remarks(experiment), *(f"! {warning}" for warning in warnings)):
         print_line(line)
     each = threads(executor, workers) if missing else 0

@@ -17,6 +17,7 @@ from lm.analysis.budgets import budget_ending
 from lm.analysis.effects import ENDING, order_name
 from lm.analysis.rates import BEHIND, RateCurve, misses, rate_curve
 from lm.analysis.results import arm_at_rate, load
+from lm.config.choices import find_class
 from lm.config.tree import InputError, Tree, flatten, override
 from lm.report.tuning import DESCRIBED
 from lm.store.archive import CURVE, RIVALS, SHARED
@@ -24,6 +25,7 @@ from lm.store.files import read_json, to_json, write_atomic
 from lm.store.formats import RATES
 from lm.store.record import ArmRate
 from lm.store.store import Store
+from lm.training.schedule import Schedule, in_steps
 
 RatesByArm = Mapping[str, Sequence[float]]
 
@@ -84,26 +86,46 @@ IN_STEPS = (
     "optim.schedule.decay",
     "data.context_warmup.batches",
 )
+DESCENT = ("trainer.max_steps", "optim.schedule.decay")  # those of them that the end of training determines
 
 
-def _in_steps(tree: Tree) -> dict[str, int]:
-    """Return the settings of a configuration that are in steps, defaults included."""
+def _shortened(whole: Tree, percent: int) -> dict[str, int | float]:
+    """Return the settings in steps of a share of the training, those that are shares of the steps as they are.
+
+    Where the rate does not depend on the length of training, only the steps and those of a descent are fewer: the share
+    takes the first steps of the whole training, with its warm-up, growth of the context and validations.
+    """
+    flat = flatten(_resolved(whole))
+    counts = {path: flat[path] for path in IN_STEPS if isinstance(flat.get(path), int | float)}
+    scaled = {path: count if count < 1 else max(1, round(count * percent / 100)) for path, count in counts.items()}
+    schedule: Any = find_class(flat["optim.schedule"], Schedule, "optim.schedule")
+    if not schedule.same_at_any_length:
+        return scaled
+    steps = scaled["trainer.max_steps"]
+    unchanged = {path: count for path, count in counts.items() if path not in DESCENT}
+    if "optim.schedule.warmup" in unchanged:
+        unchanged["optim.schedule.warmup"] = in_steps(unchanged["optim.schedule.warmup"], counts["trainer.max_steps"])
+    if "trainer.val_check_interval" in unchanged:
+        batches = steps * flat["trainer.accumulate_grad_batches"]
+        unchanged["trainer.val_check_interval"] = min(unchanged["trainer.val_check_interval"], batches)
+    return scaled | unchanged
+
+
+def _resolved(tree: Tree) -> Tree:
     from lm.config.components import resolve
     from lm.training.run import RunConfig  # takes seconds, which a plan that is known does not need
 
-    flat = flatten(resolve(tree, RunConfig))
-    return {path: int(flat[path]) for path in IN_STEPS if isinstance(flat.get(path), int | float) and flat[path] >= 1}
+    return resolve(tree, RunConfig)
 
 
 def expand_budgets(experiment: Experiment) -> list[Experiment]:
     """Return the experiment with each smaller share of the training; the schedule of each ends with it."""
     inference = replace(experiment.inference, secondary=[], margin={})
 
-    def shortened(whole: Tree, shorter: Tree, percent: int) -> dict[str, int]:
-        """Return the settings that make a configuration in steps a share of the whole one."""
-        now, scaled = _in_steps(shorter), _in_steps(whole)
-        scaled = {path: max(1, round(count * percent / 100)) for path, count in scaled.items()}
-        return {path: count for path, count in scaled.items() if now.get(path) != count}
+    def shortened(whole: Tree, shorter: Tree, percent: int) -> dict[str, int | float]:
+        """Return what makes a configuration in steps a share of the whole one."""
+        now = flatten(_resolved(shorter))
+        return {path: count for path, count in _shortened(whole, percent).items() if now.get(path) != count}
 
     parts = []
     for percent in experiment.budgets:

@@ -158,7 +158,11 @@ def seconds_per_cell(
             seconds_by_arm[arm] = sum(seconds) / len(seconds)
         else:
             unknown[arm] = cell
-    return seconds_by_arm | judged_seconds(unknown, threads)
+    seconds_by_arm |= judged_seconds(unknown, threads)
+    for arm in seconds_by_arm:
+        left = [1 - p.branched / p.cell.config["trainer"]["max_steps"] for p in missing if p.arm == arm]
+        seconds_by_arm[arm] *= sum(left) / len(left)
+    return seconds_by_arm
 
 
 def judged_seconds(cells: Mapping[str, Cell], threads: int) -> dict[str, float]:

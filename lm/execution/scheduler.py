@@ -21,12 +21,18 @@ LOOK_SECONDS = 2.0  # time between two checks of cells that other processes trai
 
 @dataclass(frozen=True)
 class Planned:
-    """A cell of an arm or a trial; it is `called` experiment/arm/seed on command lines and in loggers."""
+    """A cell of an arm or a trial; it is `called` experiment/arm/seed on command lines and in loggers.
+
+    `branches` are the cells that can begin from checkpoints of it, with the steps of these; `branched` is the step of
+    the one from which it can begin itself.
+    """
 
     arm: str
     seed: int
     cell: Cell
     called: str = ""
+    branches: tuple[tuple[int, str], ...] = ()
+    branched: int = 0
 
     @property
     def name(self) -> str:
@@ -202,7 +208,7 @@ class Scheduler:
                 planned = self.released.popleft()
             else:
                 return
-            execution = replace(self.execution, run_name=planned.called)
+            execution = replace(self.execution, run_name=planned.called, branches=planned.branches)
             job = self.executor.submit(planned.cell, execution, planned.name)
             busy_slots = {running.slot for running in self.running.values()}
             self.running[job] = Running(planned, min(set(range(len(busy_slots) + 1)) - busy_slots))

@@ -142,7 +142,7 @@ def budget_section(results: Records, of_arms: Mapping[str, list[AtBudget]]) -> S
     tests = len(of_arms) * len(shares)
     notes = [
         f"Difference to {results.arms[0]} in {heading(results.headline).rstrip(' ↓↑')}, after shares of the training: "
-        "each is trained anew with a schedule that ends with it. Rates are those of the whole training.",
+        "each is a training whose schedule ends with it. Rates are those of the whole training.",
         f"All {tests} intervals hold together at 95 %; bold: the tests, 5 % over all of them (Bonferroni), find it.",
         *problems,
     ]

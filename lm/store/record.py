@@ -23,12 +23,19 @@ Imported = TypedDict("Imported", {"folder": str, "model_type": str, "files": dic
 """A model that another program trained: its folder, its family, and the SHA-256 of the files that were read."""
 
 
+class Branched(TypedDict):
+    """The cell whose checkpoint a run began from, and the optimiser step of that checkpoint."""
+
+    cell: str
+    step: int
+
+
 class Provenance(TypedDict):
     """Code, packages and machine of a run; times in seconds since 1970.
 
     `seconds` is the time of its last attempt by a monotonic clock. `resumed` counts how often the run was resumed from
-    a checkpoint; older records say only whether it was. `checksum` is of all else in the record on disk; the store
-    checks and removes it.
+    a checkpoint; older records say only whether it was. `branched` is there for a run that began where a longer one
+    was. `checksum` is of all else in the record on disk; the store checks and removes it.
     """
 
     lm: str
@@ -47,6 +54,7 @@ class Provenance(TypedDict):
     finished: float
     seconds: NotRequired[float]
     resumed: int | bool
+    branched: NotRequired[Branched]
     checkpoint: NotRequired[Weights | None]
     imported: NotRequired[Imported]
     checksum: NotRequired[str]

@@ -3,6 +3,7 @@
     OUT/cells/<id>/          a finished cell: config.yaml, record.json, history.csv, documents.npz,
                              last.ckpt, log.txt
     OUT/cells/.<id>.work/    an unfinished cell; renamed to <id> once all its files are written
+    OUT/cells/.branches/<id>/ a checkpoint of a longer run, from which the cell begins
     OUT/cells/.leases/<id>/  the lease of the process that trains the cell, which alone writes into the work folder
     OUT/<experiment>/        experiment.json, table.md, table.csv, report.html, figures
 
@@ -44,6 +45,11 @@ LOG = "log.txt"  # output of the process that trained a cell, with its traceback
 
 MESSAGES = ("error", "traceback", "flags")
 """Parts of a record with text of a run or of its libraries, which may hold secrets."""
+
+
+def branch_checkpoint(cells: Path, cell: str) -> Path:
+    """Return the path of the checkpoint that a longer run leaves for a cell."""
+    return cells / ".branches" / path_name(cell, "id of a cell") / "last.ckpt"
 
 
 class DamagedError(InputError):
@@ -163,6 +169,7 @@ class Store:
         redact_file(self.work(cell) / LOG)
         write_atomic(self.work(cell) / "record.json", validation.with_checksum(written))
         self.complete(cell)
+        remove(branch_checkpoint(self.cells, cell).parent)
         return written
 
     def recover(self, cell: str) -> None:

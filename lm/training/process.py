@@ -25,6 +25,8 @@ class Execution:
     hang_seconds: float = 1800.0
     loggers: tuple[str, ...] = ()  # names, in `lm.training.loggers`, of the loggers that follow the run
     run_name: str = ""  # experiment/arm/seed, the name of the run in loggers
+    # optimiser steps after which a checkpoint is left, and the cells that begin from them
+    branches: tuple[tuple[int, str], ...] = ()
     prunable: bool = False  # whether the answer to a validation may stop a run, so that it waits for one
 
 

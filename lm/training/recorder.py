@@ -4,7 +4,7 @@ import functools
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from lm.training.adapter import (
     to_device,
 )
 from lm.training.averaging import WeightAverage
+from lm.training.branch import leave_branch
 from lm.training.callbacks import PATH as CALLBACKS
 from lm.training.callbacks import STOPS
 from lm.training.module import LanguageModel, gather_rows, to_floats, uncompiled
@@ -199,9 +200,11 @@ class Recorder(Callback):
         checkpoint_seconds: float = math.inf,  # seconds between checkpoints
         # called after each validation; a run that it prunes leaves nothing behind
         should_continue: PruningCallback = lambda *_: True,
+        branches: Mapping[int, Sequence[str]] | None = None,  # the cells that begin from checkpoints of these steps
     ) -> None:
         self.work, self.data, self.report = work, data, report
         self.checkpoint_seconds, self.should_continue = checkpoint_seconds, should_continue
+        self.branches = branches or {}
         self.probe, self.meter = Probe(data), CostMeter()
         self.rows: dict[int, dict[str, float]] = {}
         self.order, self.batches, self.tokens = "", 0, 0
@@ -265,15 +268,18 @@ class Recorder(Callback):
         validates = trainer.val_check_batch and done % trainer.val_check_batch == 0
         ends = trainer.should_stop or trainer.global_step >= trainer.max_steps
         # A run that diverged ends at its next row, whenever checkpoints are due.
-        if self.checkpoint_due and not validates and not ends and is_finite_so_far(trainer, pl_module):
+        branches = self.branches.get(trainer.global_step, ())
+        if (self.checkpoint_due or branches) and not validates and not ends and is_finite_so_far(trainer, pl_module):
             self.drain(trainer, pl_module)
             self._add_elapsed("train")
-            self._save(trainer)
+            self._save(trainer, branches)
 
-    def _save(self, trainer: Any) -> None:
-        """Write a checkpoint, whose time counts for nothing."""
+    def _save(self, trainer: Any, branches: Sequence[str] = ()) -> None:
+        """Write a checkpoint, and one for each cell that begins from it; their time counts for nothing."""
         self.meter.sync(trainer)
         self.meter.pause()
+        for cell in branches:
+            leave_branch(trainer, self.work, cell)
         save_checkpoint(trainer, self.work / "last.ckpt")
         self.clock = self.last_checkpoint = time.monotonic()
         self.checkpoint_due = False

@@ -2,6 +2,7 @@
 
 import math
 from abc import ABC, abstractmethod
+from typing import ClassVar
 
 
 def warmup_cosine(t: int, warmup: int, total: int, final: float = 0.0) -> float:
@@ -40,6 +41,9 @@ def in_steps(warmup: float, total: int) -> int:
 
 class Schedule(ABC):
     """The learning rate over the course of training."""
+
+    # whether the rate, up to a descent at the end, is the same for any number of steps: short runs begin as long ones
+    same_at_any_length: ClassVar[bool] = False
 
     @property
     def in_proportion(self) -> float | None:
@@ -81,6 +85,8 @@ class _Warmup(Schedule):
 
 class Constant(_Warmup):
     """A constant rate after a linear warm-up."""
+
+    same_at_any_length = True
 
     def __init__(self, warmup: int | float = 0) -> None:
         super().__init__(warmup)
@@ -128,6 +134,8 @@ class InverseSquareRoot(_Warmup):
     The rate of that paper itself is had with `optim.lr` = noam(warmup, width, warmup) = (width warmup)^-.5.
     """
 
+    same_at_any_length = True
+
     def __init__(self, warmup: int | float = 4000) -> None:
         super().__init__(warmup)
         if not warmup:
@@ -148,6 +156,8 @@ class WarmupStableDecay(_Warmup):
         decay: optimiser steps of the descent; below 1 a share of all of them.
         final: share of the peak rate at the end.
     """
+
+    same_at_any_length = True
 
     def __init__(self, warmup: int | float = 100, decay: float = 0.2, final: float = 0.0) -> None:
         if not (decay > 0 and (decay < 1 or float(decay).is_integer())):

@@ -33,8 +33,9 @@ from lm.store.locks import LogLine, to_stderr
 from lm.store.record import Outcome, Record
 from lm.store.redaction import redacted
 from lm.store.side_files import progress_saver
-from lm.store.store import EARLIER, LOG, STACK, Store
+from lm.store.store import EARLIER, LOG, STACK, Store, branch_checkpoint
 from lm.training.adapter import quiet, rank, uses_batch_statistics
+from lm.training.branch import find_branch
 from lm.training.callbacks import build_callbacks
 from lm.training.cell import identity
 from lm.training.evaluate import FREQUENT, add, evaluations
@@ -123,6 +124,9 @@ def _train_held(
     if (resumed := before + 1 if store.started(cell.id) else 0) != before:
         add_attempt(work, resumed=resumed)
     times: dict[str, Any] = {"started": time.time(), "resumed": resumed, "seconds": 0.0}
+    begin_from_branch(cell.id, store)
+    if (branched := read_previous_attempts(work)["branched"]) is not None:
+        times["branched"] = branched
 
     def end(outcome: Outcome) -> None:
         finish(cell, store, outcome, {**times, "finished": time.time(), "seconds": time.monotonic() - clock})
@@ -149,6 +153,17 @@ def _train_held(
         outcome = failure(format_error(error), log_traceback(work))
     outcome["flags"] = [*outcome.get("flags", []), *read_previous_attempts(work)["flags"]]
     end(outcome)
+
+
+def begin_from_branch(cell: str, store: Store) -> None:
+    """Take the checkpoint that a longer run left for a cell, unless the cell has one of its own."""
+    work = store.work(cell)
+    if store.started(cell):
+        return
+    if (branched := find_branch(store.cells, cell)) != read_previous_attempts(work)["branched"]:
+        add_attempt(work, branched=branched)
+    if branched is not None:
+        branch_checkpoint(store.cells, cell).replace(work / "last.ckpt")
 
 
 def raise_unrecorded(error: BaseException, work: Path) -> None:
@@ -276,7 +291,11 @@ def fit(
     pruned.unlink(missing_ok=True)  # of a try that was killed before it could clear up
     built = cell.open()
     run, data = built.run, built.data
-    recorder = Recorder(work, data, report, execution.checkpoint_seconds, should_continue)
+    halved = read_previous_attempts(work)["halved"]
+    branches: dict[int, list[str]] = {}
+    for step, other in () if halved else execution.branches:
+        branches.setdefault(step, []).append(other)
+    recorder = Recorder(work, data, report, execution.checkpoint_seconds, should_continue, branches)
     follow(recorder)
     trainer: Trainer = run.trainer(recorder)
     callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined]
@@ -284,7 +303,6 @@ def fit(
     code = canonical(seedless(cell.config)) if trainer.compile else None
     model = trainer.prepared(built.model())
     classes, clusters = data.frequent("validation", FREQUENT), data.clusters("validation")
-    halved = read_previous_attempts(work)["halved"]
     module = LanguageModel(model, run.optim, data.bytes_per_token(), run.seed, classes, code, halved, clusters)
     # Lightning restores weights before it converts the model: a float64 checkpoint would pass through float32.
     trainer.precision_plugin.convert_module(module)
@@ -316,8 +334,8 @@ def can_halve_batch(cell: Cell) -> bool:
 
 
 def read_previous_attempts(work: Path) -> dict[str, Any]:
-    """Read `halved`, `flags`, `resumed` and `threads` of previous attempts; the plain values if missing or damaged."""
-    attempts: dict[str, Any] = {"halved": False, "flags": [], "resumed": 0, "threads": None}
+    """Read the notes of previous attempts; the plain values if missing or damaged."""
+    attempts: dict[str, Any] = {"halved": False, "flags": [], "resumed": 0, "threads": None, "branched": None}
     with contextlib.suppress(InputError):
         content = TRIES.read(read_json(work / EARLIER), work / EARLIER)
         attempts |= {name: content[name] for name in attempts if name in content}

@@ -83,7 +83,7 @@ def test_a_budget_gives_all_arms_fewer_steps(tmp_path: Path) -> None:
         ({"optim.schedule": "WarmupLinear", "trainer.max_steps": 200}, {"optim.schedule.warmup": 50}),
         (
             {"optim.schedule": {"class_path": "WarmupStableDecay", "init_args": {"warmup": 2, "decay": 8}}},
-            {"optim.schedule.warmup": 1, "optim.schedule.decay": 4},
+            {"optim.schedule.warmup": 2, "optim.schedule.decay": 4, "trainer.val_check_interval": 4},
         ),
         ({"data.context_warmup": {"start": 4, "batches": 6}}, {"data.context_warmup.batches": 3}),
         ({"optim.schedule.warmup": 0.5}, {"optim.schedule.warmup": 3}),
