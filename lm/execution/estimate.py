@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from lm.config.tree import InputError, override, run_id
+from lm.config.tree import InputError, Tree, override, run_id
 from lm.execution.machine import (
     PLAIN,
     REDUCED,
@@ -34,7 +34,10 @@ from lm.training.provenance import ENVIRONMENT, cpuinfo, processor
 if TYPE_CHECKING:
     from lm.data.batch import Batch
 
-SECONDS_TO_MEASURE = 2.0
+SECONDS_TO_MEASURE, STEPS = 2.0, 20  # of training, after either of which a cell was timed for long enough
+
+# settings of the trainer on which the time of a batch does not depend
+OF_LENGTH = ("max_steps", "val_check_interval", "limit_val_batches", "log_every_n_steps")
 
 TIMED = 8  # most arms that a plan times; the others are interpolated
 
@@ -49,11 +52,30 @@ def steps_evaluated(cell: Cell, training: int, full: int) -> int:
 
 
 def measured_seconds(cell: Cell, threads: int) -> float:
-    """Estimate the seconds of a cell by a bare loop over a few of its training and evaluation batches."""
-    step, evaluation, batches = step_seconds(cell, threads)
+    """Estimate the seconds of a cell by a bare loop over a few of its training and evaluation batches.
+
+    Cells of one shape, whatever their text, seeds, learning rate and length of training, are timed once.
+    """
+    question = [_shape(cell), describe_machine(), threads]
+    step, evaluation, _ = remember("step", question, lambda: step_seconds(cell, threads))
+    batches = len(cell.open().data.evaluation_batches("validation"))
     settings = cell.config["trainer"]
     training = settings["max_steps"] * settings["accumulate_grad_batches"]
     return training * step + steps_evaluated(cell, training, batches) * evaluation
+
+
+def _shape(cell: Cell) -> Tree:
+    """Return what the time of a batch depends on; of the text it is the vocabulary, up to a power of two."""
+    from lm.training.cell import TEXT
+
+    config, data = cell.config, cell.config["data"]
+    return {
+        "model": config["model"],
+        "vocabulary": (cell.facts.vocabulary - 1).bit_length(),
+        "data": [data["class_path"], {name: value for name, value in data["init_args"].items() if name not in TEXT}],
+        "optim": {name: value for name, value in config["optim"].items() if name not in ("lr", "schedule")},
+        "trainer": {name: value for name, value in config["trainer"].items() if name not in OF_LENGTH},
+    }
 
 
 class Loop:
@@ -99,7 +121,7 @@ def step_seconds(cell: Cell, threads: int) -> tuple[float, float, int]:
     with as_in_training(threads):
         loop = Loop(cell)
         seconds: list[float] = []
-        for batch in loop.data.training_batches(0, min(loop.batches, 50)):
+        for batch in loop.data.training_batches(0, min(loop.batches, STEPS)):
             seconds.append(loop.step(batch))
             if sum(seconds) > SECONDS_TO_MEASURE and len(seconds) > 1:
                 break

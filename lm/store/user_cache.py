@@ -4,10 +4,11 @@ CACHE/answers/<kind>-<hash of the question>.json    version of the code, answer,
 """
 
 import contextlib
+import functools
 import hashlib
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -38,16 +39,32 @@ def cache_folder() -> Path:
 
 def code_version() -> str:
     """Hash the files of this package, Python's version, and those of the packages in VERSIONED."""
-    digest = hashlib.sha256(f"{sys.version}\n{sys.platform}\n".encode())
+    digest = hashlib.sha256(f"{sys.version}\n{sys.platform}\n{_hash_of(tuple(_states(str(PACKAGE))))}\n".encode())
     for name in VERSIONED:
         with contextlib.suppress(metadata.PackageNotFoundError):
             digest.update(f"{name} {metadata.version(name)}\n".encode())
-    for folder, inner, names in os.walk(PACKAGE):
-        inner[:] = sorted(name for name in inner if name != "__pycache__")
-        for path in (Path(folder) / name for name in sorted(names) if not name.startswith(".")):  # those of editors
+    return digest.hexdigest()
+
+
+def _states(folder: str) -> Iterator[tuple[str, int, int]]:
+    """Yield path, time of the last change and size of each file of a package, but for those of editors."""
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
             with contextlib.suppress(FileNotFoundError):
-                content = path.read_bytes()
-                digest.update(f"{path.relative_to(PACKAGE).as_posix()}\n{len(content)}\n".encode() + content)
+                if entry.is_dir() and entry.name != "__pycache__":
+                    yield from _states(entry.path)
+                elif entry.is_file() and not entry.name.startswith("."):
+                    state = entry.stat()
+                    yield entry.path, state.st_mtime_ns, state.st_size
+
+
+@functools.lru_cache(maxsize=2)
+def _hash_of(files: tuple[tuple[str, int, int], ...]) -> str:
+    digest = hashlib.sha256()
+    for path, _, _ in files:
+        with contextlib.suppress(FileNotFoundError):
+            content = Path(path).read_bytes()
+            digest.update(f"{Path(path).relative_to(PACKAGE).as_posix()}\n{len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 
