@@ -35,7 +35,7 @@ def find_branch(cells: Path, cell: str) -> Branched | None:
         return None
     try:
         content = BRANCH.read(read_json(description), description)
-        if not is_intact(checkpoint):
+        if not content.keys() >= {"cell", "step", "threads"} or not is_intact(checkpoint):
             raise InputError(f"{checkpoint}: damaged")
     except InputError as error:
         print(f"{error}; the cell begins anew", file=sys.stderr)

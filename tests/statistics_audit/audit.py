@@ -6,6 +6,7 @@ truth is known. Audited are the functions that judge real experiments, not formu
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,42 +72,58 @@ class Size:
 
 
 SMALL = Size(tests=2_000, intervals=500, bootstraps=100, sequences=300, ladders=20, draws=200)
-FULL = Size(tests=20_000, intervals=10_000, bootstraps=2_000, sequences=4_000, ladders=400, draws=400)
+FULL = Size(tests=20_000, intervals=10_000, bootstraps=2_000, sequences=4_000, ladders=2_000, draws=400)
 
 
 def audit(full: bool = False) -> list[Finding]:
     """Every row of the audit, the same on every call; `full` simulates more and plans up to 24 seeds too."""
     size = FULL if full else SMALL
+    if not full:
+        return [finding for part in PARTS for finding in part(size)]
+    with ProcessPoolExecutor() as pool:
+        return [finding for findings in pool.map(_listed, range(len(PARTS))) for finding in findings]
+
+
+def _listed(part: int) -> list[Finding]:
+    return list(PARTS[part](FULL))
+
+
+def _of_ladders(size: Size) -> Iterator[Finding]:
+    yield from audit_ladders(np.random.default_rng(0), size.ladders, size.draws)
+
+
+def _of_seeds(size: Size) -> Iterator[Finding]:
     random = np.random.default_rng(0)
-    return [
-        *audit_null(random, size.tests),
-        *audit_sequential(random, size.sequences, (12, 24) if full else (12,)),
-        *audit_equivalence(random, size.intervals),
-        *audit_joint(random, size.intervals),
-        *audit_coverage(random, size.intervals, size.bootstraps),
-        *audit_power(random, size.tests),
-        *(
-            one
-            for rows in (audit_texts, audit_text_claims, audit_discoveries, audit_text_power)
-            for one in rows(np.random.default_rng(0), size.intervals)
-        ),
-        *audit_ladders(np.random.default_rng(0), size.ladders, size.draws),
-        *audit_lengths(np.random.default_rng(0), size.ladders, size.draws),
-        *audit_unpaired(np.random.default_rng(0), size.sequences, NOISES),
-        *audit_experiments(np.random.default_rng(0), size.bootstraps, paired_noises()),
-        *audit_rates(np.random.default_rng(0), size.bootstraps, NOISES),
-        *audit_added_seeds(np.random.default_rng(0), size.bootstraps, NOISES),
-        *audit_claims_of_added_seeds(np.random.default_rng(0), size.bootstraps, NOISES),
-        *audit_components(np.random.default_rng(0), size.bootstraps),
-        *audit_budgets(
-            np.random.default_rng(0),
-            size.bootstraps,
-            {name: NOISES[name] for name in ("normal", "heavy-tailed")},
-            CORRELATIONS if full else CORRELATIONS[1:2],
-        ),
-        *audit_budget_texts(np.random.default_rng(0), size.bootstraps),
-        *audit_budget_power(np.random.default_rng(0), size.bootstraps, NOISES["normal"]),
-    ]
+    yield from audit_null(random, size.tests)
+    yield from audit_sequential(random, size.sequences, (12, 24) if size is FULL else (12,))
+    yield from audit_equivalence(random, size.intervals)
+    yield from audit_joint(random, size.intervals)
+    yield from audit_coverage(random, size.intervals, size.bootstraps)
+    yield from audit_power(random, size.tests)
+    for rows in (audit_texts, audit_text_claims, audit_discoveries, audit_text_power):
+        yield from rows(np.random.default_rng(0), size.intervals)
+
+
+def _of_lengths(size: Size) -> Iterator[Finding]:
+    yield from audit_lengths(np.random.default_rng(0), size.ladders, size.draws)
+
+
+def _of_experiments(size: Size) -> Iterator[Finding]:
+    yield from audit_unpaired(np.random.default_rng(0), size.sequences, NOISES)
+    yield from audit_experiments(np.random.default_rng(0), size.bootstraps, paired_noises())
+    yield from audit_rates(np.random.default_rng(0), size.bootstraps, NOISES)
+    yield from audit_added_seeds(np.random.default_rng(0), size.bootstraps, NOISES)
+    yield from audit_claims_of_added_seeds(np.random.default_rng(0), size.bootstraps, NOISES)
+    yield from audit_components(np.random.default_rng(0), size.bootstraps)
+    noises = {name: NOISES[name] for name in ("normal", "heavy-tailed")}
+    correlations = CORRELATIONS if size is FULL else CORRELATIONS[1:2]
+    yield from audit_budgets(np.random.default_rng(0), size.bootstraps, noises, correlations)
+    yield from audit_budget_texts(np.random.default_rng(0), size.bootstraps)
+    yield from audit_budget_power(np.random.default_rng(0), size.bootstraps, NOISES["normal"])
+
+
+PARTS = (_of_ladders, _of_seeds, _of_lengths, _of_experiments)
+"""The parts of the audit, of which the full one takes one in each process; the longest first."""
 
 
 def paired_noises() -> dict[str, Noise]:
