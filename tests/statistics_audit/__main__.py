@@ -21,7 +21,7 @@ EXAMPLES = ("make audit", 'make audit AUDIT="--cells results/quickstart --json"'
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the program; return 1 where the method breaks a promise."""
     parser = make_parser("audit", HELP, EXAMPLES)
-    parser.add_argument("--full", action="store_true", help="many more experiments, twenty minutes")
+    parser.add_argument("--full", action="store_true", help="many more experiments: half an hour on two cores")
     parser.add_argument(
         "--cells", type=Path, metavar="DIR", help="an experiment's arms against themselves instead, 12 seeds or more"
     )

@@ -80,7 +80,7 @@ def test_a_run_goes_on_with_as_many_threads_as_it_began_with(tmp_path: Path) -> 
 
 
 def test_flags_of_attempts_are_kept_once_and_damage_is_ignored(tmp_path: Path) -> None:
-    nothing = {"halved": False, "flags": [], "resumed": 0, "threads": None}
+    nothing = {"halved": False, "flags": [], "resumed": 0, "threads": None, "branched": None}
     assert read_previous_attempts(tmp_path) == nothing
     add_attempt(tmp_path, HALVED, halved=True)
     add_attempt(tmp_path, HUNG)
