@@ -51,7 +51,7 @@ def _states(folder: str) -> Iterator[tuple[str, int, int]]:
     with os.scandir(folder) as entries:
         for entry in sorted(entries, key=lambda entry: entry.name):
             with contextlib.suppress(FileNotFoundError):
-                if entry.is_dir() and entry.name != "__pycache__":
+                if entry.is_dir(follow_symlinks=False) and entry.name != "__pycache__":
                     yield from _states(entry.path)
                 elif entry.is_file() and not entry.name.startswith("."):
                     state = entry.stat()
