@@ -7,6 +7,7 @@ are those of a training from the start; only the steps before the descent are no
 from collections.abc import Iterable
 from dataclasses import replace
 
+from lm.ablation.derived import DESCENT
 from lm.ablation.plan import Plan
 from lm.config.choices import find_class
 from lm.config.components import build
@@ -14,8 +15,6 @@ from lm.config.fingerprint import dotted_classes
 from lm.config.tree import Tree, differences
 from lm.store.store import Store, branch_checkpoint
 from lm.training.schedule import Schedule
-
-LENGTH = frozenset(("trainer.max_steps", "optim.schedule.decay"))  # in which a branch differs from what it begins as
 
 
 def with_branches(plan: Plan, parts: Iterable[Plan], store: Store) -> tuple[Plan, list[Plan]]:
@@ -43,16 +42,16 @@ def with_branches(plan: Plan, parts: Iterable[Plan], store: Store) -> tuple[Plan
 def branch_step(longer: Tree, shorter: Tree) -> int:
     """Return the optimiser step after which a shorter training can branch off a longer one; 0 where it cannot.
 
-    It is the last one up to which both have the same rates, and after which neither validates: a run that goes on from
-    a checkpoint would leave that out. Both configurations are resolved. What a user's own data or callbacks make of
-    the length of training is not known, so these give 0.
+    It is the last one whose next step, of which a checkpoint holds the rate, has the same rate in both too, and after
+    which neither validates: a run that goes on from a checkpoint would leave that out. Both configurations are
+    resolved. What a user's own data or callbacks make of the length of training is not known, so these give 0.
     """
     settings = shorter["trainer"]
-    if settings.get("callbacks") or dotted_classes(shorter["data"]) or differences(longer, shorter).keys() - LENGTH:
+    if settings.get("callbacks") or dotted_classes(shorter["data"]) or differences(longer, shorter).keys() - {*DESCENT}:
         return 0
     batches, interval = settings["accumulate_grad_batches"], settings["val_check_interval"]
-    step = min(_equal_rates(longer, shorter), settings["max_steps"] - 1)
-    while step > 0 and interval and step * batches % interval == 0:
+    step = max(0, _equal_rates(longer, shorter) - 1)
+    while step and interval and step * batches % interval == 0:
         step -= 1
     return step
 

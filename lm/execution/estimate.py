@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from lm.config.fingerprint import code_of
 from lm.config.tree import InputError, Tree, override, run_id
 from lm.execution.machine import (
     PLAIN,
@@ -71,6 +72,7 @@ def _shape(cell: Cell) -> Tree:
     config, data = cell.config, cell.config["data"]
     return {
         "model": config["model"],
+        "code": code_of(config),
         "vocabulary": (cell.facts.vocabulary - 1).bit_length(),
         "data": [data["class_path"], {name: value for name, value in data["init_args"].items() if name not in TEXT}],
         "optim": {name: value for name, value in config["optim"].items() if name not in ("lr", "schedule")},

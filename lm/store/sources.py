@@ -49,7 +49,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "85abd364fada274361bac43136613661b7931bae84db293bc90081f178d37c0c",  # an example in a message
             "6d0e8e9ec504b05cc04b986f53f3cf25d714e6826a681d3f02e5e9fe05d811ed",  # freed memory is kept
             "bdf932e0eac2372ec61170e0fc09ffeb54e9315e83f77a8231f2a9fd4c646878",  # logits of validation used twice
-            "a1449ae4bf6c17399fd6122e1cec8416832dfadb688f94636016ba1dd6229c6f",  # shares of the training branch off
+            "a7715a343bf93c5fb0cc53a2552bb34913eac7ecad742a6102e6f0409e758444",  # shares of the training branch off
         }
     ),
 )

@@ -156,9 +156,9 @@ def _train_held(
 
 
 def begin_from_branch(cell: str, store: Store) -> None:
-    """Take the checkpoint that a longer run left for a cell, unless the cell has one of its own."""
+    """Take the checkpoint that a longer run left for a cell, unless the cell has one of its own or is trained."""
     work = store.work(cell)
-    if store.started(cell):
+    if store.started(cell) or (work / "outcome.json").is_file():
         return
     if (branched := find_branch(store.cells, cell)) != read_previous_attempts(work)["branched"]:
         add_attempt(work, branched=branched)

@@ -9,6 +9,7 @@ from helpers import RUN, Capture
 from messages import CheckMessage
 from small_runs import Killed, kill_at, silent
 
+from lm.ablation.branches import branch_step
 from lm.config.tree import Tree, override
 from lm.store.record import Record
 from lm.store.store import Store, branch_checkpoint
@@ -29,6 +30,8 @@ EXTRAS = {
     "two batches a step": {"trainer.accumulate_grad_batches": 2},
     "longer contexts": {"data.context_warmup": {"start": 8, "batches": 7}},
     "dropout": {"model.dropout": 0.1},
+    "a constant rate": {"optim.schedule": {"class_path": "Constant", "init_args": {"warmup": 2}}},
+    "beta2 that warms up": {"optim.beta2_warmup": True},
 }
 
 
@@ -36,9 +39,10 @@ def cells(changes: dict[str, Any]) -> tuple[Cell, Cell]:
     return check(override(RUN, STABLE | changes)), check(override(RUN, STABLE | changes | SHORT))
 
 
-def leave(out: Path, step: int = 5, threads: int = 1, **changes: Any) -> tuple[Cell, Store]:
-    """Train the long cell, which leaves a checkpoint for the short one; return that one."""
+def leave(out: Path, step: int | None = None, threads: int = 1, **changes: Any) -> tuple[Cell, Store]:
+    """Train the long cell, which leaves a checkpoint as late as it can for the short one; return that one."""
     longer, shorter = cells(changes)
+    step = branch_step(longer.config, shorter.config) if step is None else step
     train(longer, Store(out), silent, Execution(threads=threads, branches=((step, shorter.id),)))
     return shorter, Store(out)
 
@@ -64,7 +68,7 @@ def test_a_branch_has_the_numbers_of_a_run_from_the_start(tmp_path: Path, change
     branched = train_short(store.out, cell)
     whole = train_short(tmp_path / "anew", cell)
     assert_equal(branched, whole)
-    assert branched[0]["provenance"]["branched"]["step"] == 5
+    assert branched[0]["provenance"]["branched"]["step"] == (7 if "optim.schedule" in changes else 5)
     assert "branched" not in whole[0]["provenance"]
     assert branched[0]["cost"]["tokens"] == whole[0]["cost"]["tokens"]
     assert not branch_checkpoint(store.cells, cell.id).parent.exists()
