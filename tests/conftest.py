@@ -134,9 +134,15 @@ Cells = Mapping[str, Sequence[float | str | None]]
 
 
 def make_experiment(
-    folder: Path, cells: Cells, change: Callable[[str, int, dict[str, Any]], None] = lambda *_: None, **manifest: Any
+    folder: Path,
+    cells: Cells,
+    change: Callable[[str, int, dict[str, Any]], None] = lambda *_: None,
+    prefix: str = "",
+    **manifest: Any,
 ) -> Path:
     """Make a store of invented cells and the experiment's folder in it; the first arm is the baseline.
+
+    Cells are called ARM-SEED, after a `prefix`.
 
     `change(arm, seed, record)` may alter a record before it is stored, to what no writer would write too.
     """
@@ -146,7 +152,7 @@ def make_experiment(
         for seed, outcome in enumerate(outcomes):
             if outcome is None:
                 continue
-            stored = record(f"{arm}-{seed}", outcome, seed)
+            stored = record(f"{prefix}{arm}-{seed}", outcome, seed)
             change(arm, seed, cast(dict[str, Any], stored))
             nll = stored["metrics"].get("nll")
             if stored["status"] == "ok" and nll is not None:
@@ -155,6 +161,8 @@ def make_experiment(
                 write_atomic(store.work(stored["id"]) / "history.csv", curve)
             store.finish(stored["id"], stored)
     described = make_manifest("demo", "A demonstration", list(cells), seeds, **manifest)
+    for arm in described["arms"].values():
+        arm["cells"] = {seed: prefix + cell for seed, cell in arm["cells"].items()}
     path = store.out / "demo" / "experiment.json"
     write_atomic(path, to_json(MANIFEST.read(described, path) if described["format"] == 1 else described))
     return path.parent

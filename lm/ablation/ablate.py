@@ -14,6 +14,7 @@ from lm.ablation.before_training import (
     TUNING_FOLDER,
     asked_before,
     check_before_training,
+    check_texts_differ,
     parts_beside,
     searches_of,
     warnings_of,
@@ -273,12 +274,14 @@ def _show_plans(
 
 def _ablate_on_each_corpus(experiment: Experiment, options: RunOptions, planned: PlannedSeconds | None) -> int:
     plan_only = planned is not None
-    parts, store = expand_corpora(experiment), Store(options.out)
-    for part in parts:  # what is wrong with the last text is found before the first is trained
-        with prefix_errors(f"corpora.{part.name.removeprefix(experiment.name)[1:]}"):
+    parts, store, plans = expand_corpora(experiment), Store(options.out), dict[str, Plan]()
+    for text, part in zip(experiment.corpora, parts, strict=True):  # all that is wrong, before the first is trained
+        with prefix_errors(f"corpora.{text}"):
             part = with_autotuned_settings(part, options.out, options.workers)
-            check_before_training(_plan(part, store, options, plan_only), store)
+            plans[text] = _plan(part, store, options, plan_only)
+            check_before_training(plans[text], store)
             _further_plans(part, store, options, to_show=True)
+    check_texts_differ(plans)
     for number, part in enumerate(parts, 1):
         print(f"({number}/{len(parts)}) {part.name}", file=sys.stderr)
         if code := _ablate(part, options, planned):

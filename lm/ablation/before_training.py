@@ -1,7 +1,7 @@
 """What is refused, or warned of, before an experiment is trained: by its plan, its registration and its training."""
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -51,6 +51,15 @@ def check_before_training(plan: Plan, store: Store) -> None:
 
     for job in searches_of(experiment, plan, store.out):
         check_search(job.spec, job.folder)
+
+
+def check_texts_differ(plan_by_text: Mapping[str, Plan]) -> None:
+    """Refuse texts of which two are the same: a mean over texts would count its seeds twice. Raises InputError."""
+    names: dict[str, str] = {}
+    for name, plan in plan_by_text.items():
+        other = names.setdefault(plan.first(plan.experiment.baseline).facts.fingerprint, name)
+        if other != name:
+            raise InputError(f"corpora.{name}: is the text of corpora.{other}; expected another data.corpus")
 
 
 def warnings_of(plan: Plan) -> list[str]:

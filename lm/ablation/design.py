@@ -112,9 +112,11 @@ def _fractional(factors: Levels, generators: Mapping[str, list[str]] | None, pat
         *free, last = factors
         generators = {last: free}
     path = f"{path}.generators"
+    generators = {
+        one_of(factor, factors, path, "factor"): [one_of(name, factors, path, "factor") for name in word]
+        for factor, word in generators.items()
+    }
     for factor, word in generators.items():
-        for name in (factor, *word):
-            one_of(name, factors, path, "factor")
         if not word or set(word) & set(generators):
             raise InputError(f"{path}.{factor}: expected factors that are not made by others, found {shown(word)}")
     free = [factor for factor in factors if factor not in generators]

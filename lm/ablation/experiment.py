@@ -308,8 +308,8 @@ def _ending(name: str, where: str) -> str:
 def _read_corpora(tree: Tree, settings: Mapping[str, Any], path: Path) -> dict[str, dict[str, Any]]:
     """Return the changes of each text, those of the command above them. Raises InputError."""
     corpora = {_ending(text, f"{path}: corpora"): changes for text, changes in tree.get("corpora", {}).items()}
-    if len(corpora) == 1 or (corpora and "ladder" in tree):
-        reason = "a ladder" if "ladder" in tree else f"{next(iter(corpora))} alone"
+    if "corpora" in tree and (len(corpora) < 2 or "ladder" in tree):
+        reason = "a ladder" if "ladder" in tree else f"{next(iter(corpora))} alone" if corpora else "none"
         raise InputError(f"{path}: corpora: expected two texts or more, and no ladder; found {reason}")
     return {text: {**changes, **settings} for text, changes in corpora.items()}
 
@@ -428,20 +428,19 @@ def _read_design(tree: Tree, path: Path) -> Design:
         design = Design("arms", tree["arms"], tree["baseline"])
     else:
         raise InputError(f"{path}: baseline is missing; name the arm that the others are compared with")
-    design = replace(design, baseline=tree.get("baseline", design.baseline))
     for name, changes in design.arms.items():
         path_name(name, f"{path}: arms")
         for key in ("seed", "data_seed"):
             if key in changes:
                 hint = f"arms.{name}.{key}: seeds belong to the experiment, so that arms are paired; use {key}s"
                 raise InputError(f"{path}: {hint}")
-    one_of(design.baseline, design.arms, f"{path}: baseline", "arm")
+    baseline = one_of(tree.get("baseline", design.baseline), design.arms, f"{path}: baseline", "arm")
     texts = {f"corpora.{text}": changes for text, changes in (tree.get("corpora") or {}).items()}
     for where, changes in {"common": tree.get("common"), **texts}.items():
         if "seed" in (changes or {}):
             hint = "a seed belongs to a cell, and all arms have the same ones; use seeds"
             raise InputError(f"{path}: {where}.seed: {hint}")
-    return design
+    return replace(design, baseline=baseline)
 
 
 def read_inference(tree: Tree, design: Design, path: Path) -> Inference:
@@ -457,9 +456,9 @@ def read_inference(tree: Tree, design: Design, path: Path) -> Inference:
     confirmatory = tree["confirmatory"]
     if isinstance(confirmatory, bool):
         confirmatory = others if confirmatory else []
-    for key, arms in (("declared", declared), ("confirmatory", confirmatory)):
-        for arm in arms:
-            one_of(arm, others, f"{path}: {key}", "arm")
+    for arm in declared:
+        one_of(arm, others, f"{path}: declared", "arm")
+    confirmatory = [one_of(arm, others, f"{path}: confirmatory", "arm") for arm in confirmatory]
     if len(set(confirmatory)) < len(confirmatory):
         raise InputError(f"{path}: confirmatory: an arm is given twice in {confirmatory}")
     margins = tree.get("margin", {})

@@ -131,9 +131,14 @@ def read_claim(tree: Mapping[str, Any], arms: Sequence[str], baseline: str, path
     if not over and not contrast:
         if "arm" not in tree:
             raise InputError(f"{path}: arm is missing; a claim needs arm (and against), or a contrast of several arms")
-        contrast = {one_of(tree["arm"], arms, f"{path}.arm", "arm"): 1.0}
+        arm = one_of(tree["arm"], arms, f"{path}.arm", "arm")
+        contrast = {arm: 1.0}
         if relation != "range" or "against" in tree:
-            contrast[one_of(tree.get("against", baseline), arms, f"{path}.against", "arm")] = -1.0
+            against = one_of(tree.get("against", baseline), arms, f"{path}.against", "arm")
+            if against == arm:
+                hint = "give another arm, or another against"
+                raise InputError(f"{path}.arm: {arm!r} would be compared with itself; {hint}")
+            contrast[against] = -1.0
     check_pace(metric, contrast, path)
     return Claim(
         tree["claim"],

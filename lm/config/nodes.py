@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import yaml
 
 from lm.config.keys import NUMBER, Also, keys, required
-from lm.config.plain import shown
+from lm.config.plain import parse_yaml, shown
 from lm.config.tree import InputError, nearest
 from lm.config.usual_names import suggest
 
@@ -55,11 +55,21 @@ def read_section(value: Any, node: type, path: str) -> dict[str, Any]:
 
 
 def one_of(value: Any, choices: Iterable[str], path: str, kind: str) -> str:
-    """Return one of the choices. Raises InputError naming the nearest."""
+    """Return one of the choices, also where YAML read its name as a value. Raises InputError naming the nearest."""
     names, name = list(choices), str(value)
     if name not in names:
+        if len(read_alike := [other for other in names if _value_as_text(other) == name]) == 1:
+            return read_alike[0]
         raise InputError(f"{path}: no {kind} {name!r}.{nearest(name, names)} Choose from {', '.join(names)}")
     return name
+
+
+def _value_as_text(name: str) -> str:
+    """Return the text of what YAML reads a name as: False of `off`, 0.001 of `1.0e-3`."""
+    try:
+        return str(parse_yaml(name))
+    except yaml.YAMLError:
+        return name
 
 
 def _read(value: Any, hint: Any, path: str) -> Any:

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass, replace
 
 from rich.console import Console
@@ -15,6 +15,7 @@ from lm.report.render import Section, TableCell, print_section
 from lm.report.tables import AT_ONE_RATE
 from lm.stats.meta import FEWEST, OverExperiments, over_experiments
 from lm.stats.tests import ALPHA, smallest_p
+from lm.store.record import Manifest
 
 COLUMNS = (
     "kind", "claim", "expected", "estimate [interval]", "seeds", "p", "q", "p (Holm)", "verdict", AT_ONE_RATE, "source",
@@ -123,11 +124,34 @@ def answer_over(answers: Sequence[Answer]) -> AnswerOver | None:
     return AnswerOver(verdict, summary, any(answer.post_hoc for answer in answers))
 
 
-def common_claims_section(named_answers: Sequence[tuple[str, Answer]]) -> Section | None:
-    """Build the table of claims that several experiments make, such as on several texts; None without any."""
+def cells_of(manifest: Manifest, arms: Iterable[str]) -> frozenset[str]:
+    """Return the ids of the cells of some arms of an experiment."""
+    return frozenset(cell for arm in arms for cell in manifest["arms"][arm]["cells"].values())
+
+
+def shared_cells(names: Iterable[str]) -> list[str]:
+    """Return a line on experiments that are left out as they share cells with others; none without any."""
+    listed = ", ".join(dict.fromkeys(names))
+    return [f"Not counted, as they share cells with others here: {listed}."] if listed else []
+
+
+def common_claims_section(
+    named_answers: Sequence[tuple[str, Answer]], manifests: Mapping[str, Manifest] | None = None
+) -> Section | None:
+    """Build the table of claims that several experiments make, such as on several texts; None without any.
+
+    By the `manifests` of experiments, those that share cells with another one are left out.
+    """
     by_claim: dict[tuple[str, str], dict[str, Answer]] = {}
+    repeats, cells_by_claim = list[str](), dict[tuple[str, str], set[str]]()
     for name, answer in named_answers:
-        by_claim.setdefault((answer.claim.claim, answer.claim.expected()), {})[name] = answer
+        claim = answer.claim.claim, answer.claim.expected()
+        cells = cells_of(manifests[name], answer.claim.arms) if manifests else frozenset()
+        if cells & cells_by_claim.setdefault(claim, set()):
+            repeats.append(name)
+            continue
+        cells_by_claim[claim] |= cells
+        by_claim.setdefault(claim, {})[name] = answer
     common = {key: by_name for key, by_name in by_claim.items() if len(by_name) > 1}
     if not common:
         return None
@@ -147,7 +171,7 @@ def common_claims_section(named_answers: Sequence[tuple[str, Answer]]) -> Sectio
         "in all",
         OVER_TEXTS if len(wholes) == 1 else "in such settings [95 % CI]",
     ]
-    return Section("Claims in common", columns, rows, list(OVER_NOTES))
+    return Section("Claims in common", columns, rows, [*OVER_NOTES, *shared_cells(repeats)])
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from scipy import stats
 from lm.analysis.compare import HEALTHY, reason_not_comparable
 from lm.analysis.rates import choice_shifts
 from lm.analysis.results import Records, on_texts
+from lm.report.claims import cells_of, shared_cells
 from lm.report.render import Section, TableCell
 from lm.report.tables import signed
 from lm.stats.meta import FEWEST, over_experiments
@@ -44,6 +45,7 @@ class SharedArm:
     high: float
     bold: bool
     verdict: str  # in its experiment alone
+    cells: frozenset[str]  # ids of its runs and the baseline's
 
 
 def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Section | None:
@@ -51,7 +53,9 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
 
     Each arm has a row of its mean and one for each experiment, which is called by its text where one file has all.
     An experiment made of another one here, such as NAME.shared of NAME, is none more: it has the same seeds and text.
+    Nor is one that shares cells with another.
     """
+    repeats = list[str]()
     arms: dict[tuple[str, str, str], dict[str, SharedArm]] = {}
     all_names = {results.manifest["name"] for results, _ in experiments}
     twins = sorted(all_names & {name + end for name in all_names for end in TWINS})
@@ -63,6 +67,13 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
         for row in table[(table.metric == quantity) & table.difference.notna()].itertuples():
             if (error := standard_error(row)) > 0:
                 arm = str(row.arm)
+                group, cells = (
+                    arms.setdefault((arm, baseline, quantity), {}),
+                    cells_of(results.manifest, [arm, baseline]),
+                )
+                if any(cells & other.cells for other in group.values()):
+                    repeats.append(name)
+                    continue
                 lower, higher = choice_shifts(results, {arm: 1.0, baseline: -1.0})
                 difference = SharedArm(
                     called,
@@ -75,11 +86,13 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
                     float(row.high),
                     bool(row.bold),
                     _own_verdict(row),
+                    cells,
                 )
-                arms.setdefault((arm, baseline, quantity), {})[name] = difference
+                group[name] = difference
     groups = {key: list(by_name.values()) for key, by_name in arms.items() if len(by_name) > 1}
+    over, sharing = "Over texts" if crossed else "Over experiments", shared_cells(repeats)
     if not groups:
-        return None
+        return Section(over, notes=sharing) if sharing else None
     names = list(dict.fromkeys(shared.experiment for group in groups.values() for shared in group))
     problems = [
         f"! {arm} in {shared.experiment}: {shared.unfit}."
@@ -88,11 +101,11 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
         if shared.unfit
     ]
     quantities = list(dict.fromkeys(quantity for *_, quantity in groups))
-    over = "Over texts" if crossed else "Over experiments"
     title = over if len(quantities) > 1 else f"{over}: {describe(quantities[0]).label}"
     kind = "text" if crossed else "experiment"
     rows = [row for key, group in groups.items() for row in _rows(*key, group, len(quantities) > 1, kind)]
     left_out = [f"Not counted, as they repeat the text of others here: {', '.join(twins)}."] if twins else []
+    left_out += sharing
     chosen = any(shared.lower or shared.higher for group in groups.values() for shared in group)
     of_rates = ["CIs and intervals hold what the choice of learning rates on few seeds leaves open."] if chosen else []
     means = f"In the row of an arm: the mean of true differences over {kind}s like {', '.join(names)}; below it each"

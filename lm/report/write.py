@@ -126,7 +126,8 @@ def _in_common(reports: Sequence[Report]) -> list[Section]:
     from lm.report.pooled import pooled_section  # takes a second to import
 
     of_arms = pooled_section([(report.results, report.table) for report in experiments])
-    of_claims = common_claims_section([named for report in experiments for named in report.claims])
+    manifests = {report.name: report.results.manifest for report in experiments}
+    of_claims = common_claims_section([named for report in experiments for named in report.claims], manifests)
     return [section for section in (of_arms, of_claims) if section is not None]
 
 

@@ -245,7 +245,8 @@ def test_reports_say_what_a_look_left(tmp_path: Path, check_message: CheckMessag
     results = load(remembering(folder, [list(range(6))]))
     check_message(notes(results, compare(results)))
     check_message(brief_notes(results, compare(results))[0])
-    section = pooled_section([(results, compare(results)), (replace_name(alone, "other"), table)])
+    other = replace_name(load(make_experiment(tmp_path / "other", cells, prefix="other-")), "other")
+    section = pooled_section([(results, compare(results)), (other, compare(other))])
     assert section is not None
     check_message([*section.notes])
 

@@ -65,6 +65,7 @@ SPACE = {"optim.lr": {"low": 1.0e-4, "high": 1.0e-1, "log": True}}
         ("", {"common": {"seed": 3}}),
         ("", {"corpora": {"one": {}, "two": {"seed": 3}}}),
         ("", {"corpora": ["one", "two"]}),
+        ("", {"corpora": {}}),
     ],
 )
 def test_a_wrong_grid_search_or_order_is_one_line(tmp_path: Path, section: str, changes: Any, refused: Refused) -> None:
@@ -96,11 +97,20 @@ def test_settings_of_the_command_override_those_of_a_text(tmp_path: Path) -> Non
 
 
 def test_a_plan_adds_up_the_cells_of_all_texts(tmp_path: Path, capsys: Capture) -> None:
-    path = write_experiment(tmp_path, corpora={"one": {}, "again": {}, "chain": CHAIN})
+    path = write_experiment(tmp_path, corpora={"one": {}, "chain": CHAIN})
     assert main(["ablate", str(path), "--plan", "--workers", "1", "--out", str(tmp_path / "out")]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert sum(line.startswith("12 cells: 0 done, 12 to train") for line in told) == 3
-    assert told[-1].startswith("in all 24 cells to train; about ")  # the two equal texts have the same cells
+    assert sum(line.startswith("12 cells: 0 done, 12 to train") for line in told) == 2
+    assert told[-1].startswith("in all 24 cells to train; about ")
+
+
+@pytest.mark.parametrize("command", [["ablate", "--plan"], ["ablate"], ["register"]], ids=" ".join)
+def test_one_text_under_two_names_is_refused(
+    tmp_path: Path, refused_command: RefusedCommand, command: list[str]
+) -> None:
+    path = write_experiment(tmp_path, corpora={"one": {}, "chain": CHAIN, "again": {"optim.lr": 0.25}})
+    refused_command([*command, str(path), "--out", str(tmp_path / "out")])
+    assert not (tmp_path / "out").exists()
 
 
 def test_mistakes_in_the_last_text_are_found_before_training(tmp_path: Path, refused_command: RefusedCommand) -> None:

@@ -73,6 +73,14 @@ def test_the_half_fraction_of_four_confuses_pairs_of_interactions_only() -> None
         assert matrix[:, one] @ matrix[:, other] == 0
 
 
+def test_factors_of_a_fraction_may_have_names_that_yaml_reads_as_values() -> None:
+    factors = {factor: {f"{factor}_0": {}, f"{factor}_1": {}} for factor in ("y", "off", "1.0e-3")}
+    tree = {"kind": "fractional", "factors": factors, "generators": {"1.0e-3": ["y", False]}}
+    read = read_design(read_section(tree, DesignNode, "design"), "design")
+    assert len(read.arms) == 4
+    assert read.aliases == ["y = off x 1.0e-3", "off = y x 1.0e-3", "1.0e-3 = y x off"]
+
+
 def test_aliases_are_the_products_that_are_equal_up_to_sign() -> None:
     factors, generators = ["a", "b", "c", "d", "e"], {"d": ["a", "b"], "e": ["a", "c"]}
     design = read_design({"kind": "fractional", "factors": two(*factors), "generators": generators}, "here")

@@ -46,6 +46,16 @@ def test_cells_are_arms_times_seeds_in_pairs(tmp_path: Path) -> None:
     assert all(p.cell.config["seed"] == p.seed for p in plan.cells)
 
 
+def test_arms_may_have_names_that_yaml_reads_as_values(tmp_path: Path) -> None:
+    claims = [{"claim": "a", "kind": "ours", "metric": "nll", "relation": "less", "arm": "ON", "against": "OFF"}]
+    arms = {"OFF": {}, "ON": {"model.norm": "RMSNorm"}, "RATE": {"optim.lr": 0.001}}
+    path = write_experiment(tmp_path, arms=arms, baseline="OFF", confirmatory=["ON", "RATE"], claims=claims)
+    path.write_text(path.read_text().replace("OFF", "off").replace("ON", "on").replace("RATE", "1.0e-3"))
+    experiment = load_experiment(path, {})
+    assert (experiment.baseline, experiment.inference.confirmatory) == ("off", ["on", "1.0e-3"])
+    assert experiment.claims[0].contrast == {"on": 1.0, "off": -1.0}
+
+
 def test_an_arm_differs_from_the_baseline_by_what_it_declares(tmp_path: Path) -> None:
     plan = make_plan(load_experiment(write(tmp_path), {}))
     assert plan.changes["post"] == {}

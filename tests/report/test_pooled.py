@@ -20,7 +20,7 @@ from lm.analysis.claims import Claim
 from lm.analysis.compare import compare
 from lm.analysis.results import load, value
 from lm.cli import main
-from lm.report.claims import AnswerOver, answer_over, common_claims_section
+from lm.report.claims import AnswerOver, answer_over, answers, common_claims_section
 from lm.report.pack import open_results
 from lm.report.pooled import pooled_section, standard_error
 from lm.report.render import emphasis
@@ -47,7 +47,7 @@ def make(folder: Path, name: str, effect: float, arm: str = "better", seeds: int
         if sick and of == arm:
             record.update(steps=100, final={"entropy": [[0.01, 0.01]]})
 
-    made = make_experiment(folder / name, {"base": BASE[:seeds], arm: outcomes[:seeds]}, change)
+    made = make_experiment(folder / name, {"base": BASE[:seeds], arm: outcomes[:seeds]}, change, prefix=name)
     manifest = json.loads((made / "experiment.json").read_text())
     manifest |= {"name": name, "claims": [CLAIM] if arm == "better" else []}
     (made / "experiment.json").write_text(json.dumps(manifest))
@@ -278,7 +278,22 @@ def differences_by_seed(pack: Path, folder: Path) -> dict[str, list[float]]:
 
 def test_one_experiment_twice_is_no_second_one(tmp_path: Path) -> None:
     results = load(make(tmp_path, "prose", -0.3))
-    assert pooled_section([(results, compare(results))] * 2) is None
+    other = replace(results, manifest={**results.manifest, "name": "again"})
+    for second in (results, other):
+        section = known(pooled_section([(one, compare(one)) for one in (results, second)]))
+        left_out = f"Not counted, as they share cells with others here: {second.manifest['name']}."
+        assert (section.rows, section.notes) == ((), [left_out])
+    third = load(make(tmp_path, "code", -0.3))
+    three, two = (
+        known(pooled_section([(one, compare(one)) for one in of])) for of in ((results, other, third), (results, third))
+    )
+    assert [*map(str, three.rows[0])] == [*map(str, two.rows[0])]
+    assert left_out in three.notes
+    claimed = [(one.manifest["name"], answer) for one in (results, other, third) for answer in answers(one)]
+    manifests = {one.manifest["name"]: one.manifest for one in (results, other, third)}
+    common = known(common_claims_section(claimed, manifests))
+    assert common.columns[2:4] == ["prose", "code"]
+    assert left_out in common.notes
 
 
 def test_the_plain_intervals_error_serves_where_none_is_known(tmp_path: Path) -> None:

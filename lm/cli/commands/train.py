@@ -82,7 +82,7 @@ def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
 
     experiment = load_experiment(options.spec, overrides, options.seeds, options.tier)
     from lm.ablation.ablate import warn
-    from lm.ablation.before_training import check_before_training, parts_beside, warnings_of
+    from lm.ablation.before_training import check_before_training, check_texts_differ, parts_beside, warnings_of
     from lm.ablation.derived import expand_corpora
     from lm.ablation.ladder.plan import expand_rungs, plan_ladder
     from lm.ablation.ladder.run_ladder import check_seeds, idle_everywhere
@@ -103,6 +103,8 @@ def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
                     make_plan(beside)
         finished = len(plan.distinct) - len(plan.missing(store))
         designs[plan.manifest(store).with_name(REGISTRATION)] = design_of(plan), finished
+    if experiment.corpora:
+        check_texts_differ(dict(zip(experiment.corpora, plans, strict=True)))
     if experiment.ladder:
         check_seeds(experiment)
         plan_ladder(experiment, options.out, None)
