@@ -106,6 +106,12 @@ class Claim:
         """True if it is about initial models alone."""
         return all(part.startswith("initial/") for part in _parts(self.metric))
 
+    @property
+    def has_sign(self) -> bool:
+        """False for a number that is positive by its nature, such as the loss of an arm or a ratio of two losses."""
+        is_difference = " - " in self.metric or self.metric.startswith("log ")
+        return bool(self.over) or is_difference or math.isclose(sum(self.contrast.values()), 0, abs_tol=1e-9)
+
     def at(self, tier: str) -> bool:
         """Return whether the claim is made at this size."""
         return self.tier in ("", tier)

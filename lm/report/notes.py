@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 
 from lm.analysis.answers import Answer
+from lm.analysis.budgets import over_budget, verdict_over_budget
 from lm.analysis.comparability import changes_in_words
 from lm.analysis.curve import last_validations
 from lm.analysis.results import (
@@ -70,7 +71,7 @@ MOST_NOTES, LONGEST = 4, 80  # lines below the table in the terminal, and charac
 
 
 def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer] = ()) -> list[str]:
-    """Return at most `MOST_NOTES` lines: the test, warnings, counts of claims, and training problems by arm."""
+    """Return at most `MOST_NOTES` lines: test, warnings, counts of claims, verdicts over the budget, problems."""
     seeds, lines = results.manifest["seeds"], list[str]()
     sample = f"n = {count_seeds(len(seeds))} ({seed_ranges(seeds)})"
     if len(results.arms) > 1:
@@ -83,6 +84,7 @@ def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer]
     if answers:
         counts = Counter[str](answer.verdict for answer in answers)
         lines.append(f"Claims: {', '.join(f'{counts[verdict]} {verdict}' for verdict in STYLES if counts[verdict])}.")
+    lines += _brief_budget(results)
     arms_by_problem: dict[str, list[str]] = {}
     for arm in filter(results.health.get, results.arms):
         arms_by_problem.setdefault(results.health[arm], []).append(arm)
@@ -95,6 +97,14 @@ def brief_notes(results: Records, table: pd.DataFrame, answers: Sequence[Answer]
         lines.append(f"! {', '.join(others)}: see table.md")
     sizes = [line for line in _detectable(results, table) if not line.endswith("none.")]
     return [*lines, *sizes][:MOST_NOTES]
+
+
+def _brief_budget(results: Records) -> list[str]:
+    """Return a line with the verdicts of arms over shares of the training, as many as fit; none without shares."""
+    verdicts, end = [f"{arm} {verdict_over_budget(of_arm)}" for arm, of_arm in over_budget(results).items()], "."
+    while len(line := f"Over the budget: {'; '.join(verdicts)}{end}") > LONGEST and len(verdicts) > 1:
+        verdicts, end = verdicts[:-1], "; others in table.md."
+    return [line] if verdicts else []
 
 
 def _brief_test(results: Records) -> str:

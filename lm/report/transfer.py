@@ -49,6 +49,7 @@ class SettingAnswer:
     seeds: int
     flops: float
     cheaper_by: str = SIZE
+    has_sign: bool = True  # False where the difference is a number that is positive by its nature
 
 
 def transfer_sections(folders: Iterable[Path]) -> list[Section]:
@@ -91,8 +92,7 @@ def _answers(folder: Path, on_texts: dict[str, list[tuple[Answer, float]]]) -> I
         if is_on_a_text(results.manifest):
             on_texts.setdefault(title.rpartition(" (")[0], []).append((answer, flops))
         elif not answer.claim.exact:
-            verdict = answer.verdict if answer.verdict in DECIDED else OPEN
-            yield SettingAnswer(title, answer.claim.claim, "claim", verdict, answer.estimate, answer.seeds, flops)
+            yield _of_claim(title, answer, flops, SIZE)
 
 
 def _over_texts(title: str, costly: Iterable[tuple[Answer, float]]) -> Iterator[SettingAnswer]:
@@ -104,11 +104,16 @@ def _over_texts(title: str, costly: Iterable[tuple[Answer, float]]) -> Iterator[
         if over is None:  # also of fewer texts than a mean takes
             continue
         for answer, flops in pairs:
-            verdict = answer.verdict if answer.verdict in DECIDED else OPEN
-            yield SettingAnswer(title, claim, "claim", verdict, answer.estimate, answer.seeds, flops, TEXT)
+            yield _of_claim(title, answer, flops, TEXT)
         verdict, seeds = over.verdict if over.verdict in DECIDED else OPEN, min(answer.seeds for answer, _ in pairs)
-        flops = sum(flops for _, flops in pairs)
-        yield SettingAnswer(title, claim, "claim", verdict, over.summary.mean, seeds, flops, TEXT)
+        flops, has_sign = sum(flops for _, flops in pairs), pairs[0][0].claim.has_sign
+        yield SettingAnswer(title, claim, "claim", verdict, over.summary.mean, seeds, flops, TEXT, has_sign)
+
+
+def _of_claim(title: str, answer: Answer, flops: float, cheaper_by: str) -> SettingAnswer:
+    claim, verdict = answer.claim, answer.verdict if answer.verdict in DECIDED else OPEN
+    numbers = answer.estimate, answer.seeds, flops
+    return SettingAnswer(title, claim.claim, "claim", verdict, *numbers, cheaper_by, claim.has_sign)
 
 
 def _arms(results: Records, table: pd.DataFrame, title: str) -> Iterator[SettingAnswer]:
@@ -181,13 +186,14 @@ def summary_section(questions: list[list[SettingAnswer]]) -> Section:
                 _share([(a.title, a.answer == OPEN) for a, b in decided]),
                 _share([(a.title, a.answer not in (OPEN, b.answer)) for a, b in decided]),
                 _share([(a.title, a.answer != OPEN) for a, b in within if b.answer == OPEN]),
-                _share([(a.title, a.difference * b.difference > 0) for a, b in decided]),
+                _share([(a.title, a.difference * b.difference > 0) for a, b in decided if b.has_sign]),
             ]
         )
     columns = ["cheaper by", "compute", "answers", "experiments", "the same", OPEN, "another", "decided", "same sign"]
     notes = [
         "compute: of a cheaper setting, in that of the dearest one of its question.",
         "the same, open, another: answers of cheaper settings where the dearest one answers.",
+        "same sign: as the dearest one, among answers about numbers that can have either.",
         "decided: cheaper settings that answer where the dearest one is open, often for want of seeds.",
         f"An arm and a claim about it are two answers. 95 % intervals from {FEWEST} experiments on: by drawing these "
         f"again, {DRAWS:,} times; where all answers are alike, Clopper and Pearson's, which counts an experiment once.",

@@ -24,9 +24,11 @@ from lm.ablation.derived import (
 from lm.ablation.experiment import load_experiment
 from lm.ablation.plan import Plan, design_of, make_plan, write_manifest
 from lm.analysis.budgets import AtBudget, over_budget, verdict_over_budget
+from lm.analysis.compare import compare
 from lm.analysis.results import Records, is_part, load
 from lm.cli import main
 from lm.config.tree import flatten
+from lm.report.notes import LONGEST, brief_notes
 from lm.report.render import TableCell
 from lm.report.sections import all_sections, budget_section
 from lm.stats.tests import ALPHA, sign_flip_interval
@@ -218,8 +220,20 @@ def test_arms_that_a_share_lacks_still_have_its_column(
     check_message([*section.notes])
 
 
+def test_the_terminal_has_the_verdicts_of_as_many_arms_as_fit(
+    budgeted: Callable[..., Path], check_message: CheckMessage
+) -> None:
+    cells = {"base": BASE, "rms": WINS, **{f"another_arm_with_a_long_name_{number}": BASE for number in range(3)}}
+    results = load(budgeted({25: cells, 100: cells}, (25,)))
+    (line,) = [line for line in brief_notes(results, compare(results)) if line.startswith("Over the budget")]
+    check_message(line)
+    assert len(line) <= LONGEST
+
+
 def test_without_any_share_nothing_is_said(budgeted: Callable[..., Path]) -> None:
-    assert over_budget(load(budgeted({100: {"base": BASE, "rms": WINS}}, (25, 50)))) == {}
+    results = load(budgeted({100: {"base": BASE, "rms": WINS}}, (25, 50)))
+    assert over_budget(results) == {}
+    assert "budget" not in " ".join(brief_notes(results, compare(results)))
 
 
 def test_the_plan_shows_each_budget(tmp_path: Path, capsys: Capture, check_message: CheckMessage) -> None:

@@ -258,6 +258,23 @@ def test_a_claim_is_against_the_baseline_unless_it_says_otherwise() -> None:
 
 
 @pytest.mark.parametrize(
+    ("changes", "has_sign"),
+    [
+        ({}, True),
+        ({"relation": "range", "low": 1}, False),
+        ({"relation": "range", "low": 1, "metric": "perplexity@64 / perplexity"}, False),
+        ({"relation": "range", "low": 1, "metric": "log perplexity@64 / perplexity"}, True),
+        ({"relation": "range", "low": 1, "metric": "nll@64 - nll"}, True),
+        ({"contrast": {"base": 0.5, "better": 0.5}}, False),
+        ({"relation": "slope", "low": 0, "over": {"base": 1, "better": 2}}, True),
+    ],
+    ids=str,
+)
+def test_a_level_or_a_ratio_cannot_change_sign(changes: dict[str, Any], has_sign: bool) -> None:
+    assert read({**GOOD, **changes}).has_sign is has_sign
+
+
+@pytest.mark.parametrize(
     "changes",
     [
         {"kind": "publishd"},

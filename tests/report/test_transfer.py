@@ -2,6 +2,7 @@
 
 import csv
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,9 @@ def test_answers_are_compared_with_the_dearest_setting() -> None:
     saving, compute, count, experiments, *shares = row
     assert (saving, compute, count, experiments) == ("size or length", "10% to 30%", "4", "4")
     assert [share.partition(" ")[0] for share in shares] == ["1/3", "1/3", "1/3", "1/1", "2/3"]
+    positive = [replace(one, has_sign=False) for one in groups[0]]
+    (row,) = summary_section([positive, *groups[1:]]).rows
+    assert [share.partition(" ")[0] for share in row[4:]] == ["1/3", "1/3", "1/3", "1/1", "1/2"]
 
 
 def test_intervals_are_over_experiments() -> None:
