@@ -6,6 +6,7 @@ Every number about results is a macro, a table or a figure that is made here; pa
 import argparse
 import contextlib
 import functools
+import itertools
 import math
 import os
 import re
@@ -59,6 +60,7 @@ MARKS = {
     ("ours", False): ", ours",
     ("ours", True): ", ours, late",
 }
+OVERFULL = 5  # points from which on a line that leaves its column covers what is beside it
 MANY = 10  # from here on a number has no decimals
 RAGGED = r">{{\raggedright\arraybackslash}}p{{.{}\linewidth}}"
 
@@ -201,14 +203,18 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
         (name, answer) for (name, _), answer in zip(named, adjust_p([answer for _, answer in named]), strict=True)
     ]
     rows = []
-    for name in dict.fromkeys(name for name, _ in adjusted):
-        counts = Counter(f"{answer.claim.kind}, {answer.verdict}" for other, answer in adjusted if other == name)
+    by_file: dict[str, list[Answer]] = {}
+    for name, answer in adjusted:
+        by_file.setdefault(name.partition(".")[0], []).append(answer)
+    for name, of_file in by_file.items():
+        counts = Counter(f"{answer.claim.kind}, {answer.verdict}" for answer in of_file)
         of_others = [str(counts[f"published, {verdict}"] or "") for verdict in VERDICTS]
         ours = [str(counts[f"ours, {verdict}"] or "") for verdict in VERDICTS]
-        seeds = max(answer.seeds for other, answer in adjusted if other == name)
-        rows.append([escape_latex(name), str(seeds), *of_others, *ours])
+        rows.append([escape_latex(name), str(max(answer.seeds for answer in of_file)), *of_others, *ours])
     head = ["experiment", "$n$", *(["yes", "no", "open"] * 2)]
-    paper.tables["claims"] = table(head, rows, "Xrrrrrrr")
+    halves = rows[: math.ceil(len(rows) / 2)], rows[math.ceil(len(rows) / 2) :]
+    beside = [left + right for left, right in itertools.zip_longest(*halves, fillvalue=[""] * len(head))]
+    paper.tables["claims"] = table(head * 2, beside, "Xrrrrrrr@{\\hspace{1em}}Xrrrrrrr")
     numbers = paper.numbers
     numbers["claimExperiments"], numbers["claimRuns"] = str(len(rows)), f"{runs:,}"
     numbers["medianModel"], numbers["largeModel"] = (f"{np.quantile(sizes, q) / 1e3:,.0f}" for q in (0.5, 0.9))
@@ -233,28 +239,17 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
     require(own_rates > len(about_training) / 2, "most answers are at learning rates of their own")
     numbers["ownAnswers"], numbers["sharedAnswers"] = str(own_rates), str(len(about_training) - own_rates)
     numbers["unfitAnswers"] = str(sum(bool(unfit_mark(a)) for a in about_training if a.verdict in VERDICTS[:2]))
-    refuted = [
-        [
-            escape_latex(answer.claim.claim) + unfit_mark(answer),
-            found_text(answer),
-            str(answer.seeds),
-            escape_latex(answer.claim.source),
-        ]
-        for _, answer in adjusted
-        if answer.claim.kind == "published" and answer.verdict == "not reproduced"
-    ]
-    paper.tables["refuted"] = table(
-        ["claim", "found", "$n$", "source"], refuted, RAGGED.format(36) + RAGGED.format(24) + "rX"
-    )
-    every = [
-        [escape_latex(name), escape_latex(answer.claim.claim), found_text(answer), str(answer.seeds), p_text(answer)]
-        for name, answer in adjusted
-        if answer.claim.kind != "identity"
-    ]
-    marks = [MARKS[answer.claim.kind, answer.post_hoc] + unfit_mark(answer) for answer in about_training]
+    rows_by_name: dict[str, list[str]] = {}
+    for name, answer in adjusted:
+        if answer.claim.kind == "identity":
+            continue
+        mark = MARKS[answer.claim.kind, answer.post_hoc] + unfit_mark(answer)
+        cells = [escape_latex(answer.claim.claim), found_text(answer), str(answer.seeds), p_text(answer)]
+        row = " & ".join([*cells, ANSWERS[answer.verdict] + mark])
+        rows_by_name.setdefault(name, []).append(row + r" \\")
     paper.tables["answers"] = "\n".join(
-        " & ".join([*row, ANSWERS[answer.verdict] + mark]) + r" \\"
-        for row, answer, mark in zip(every, about_training, marks, strict=True)
+        "\n".join([rf"\multicolumn{{6}}{{@{{}}l}}{{\itshape {escape_latex(name)}}} \\*", *of_name])
+        for name, of_name in rows_by_name.items()
     )
     lion = judged(load(folder_of["optimizers"].with_name("optimizers.tuned")), "lion")
     numbers["lionOwn"] = f"{number(lion.difference)} {interval(lion.low, lion.high)}"
@@ -272,6 +267,16 @@ def over_texts(paper: Paper, folder_of: Mapping[str, Path]) -> None:
             continue
         named += [(name, answer) for answer in answered(folder)]
     claims = claims_over_texts(named, on_a_text)
+    refuted = [claim for claim in sorted(claims, key=wording) if claim.on_each() == "not reproduced"]
+    asked = [(claim, [claim.by_text[text] for text in ASKED_ON]) for claim in refuted]
+    of_others = [
+        [escape_latex(wording(claim)), *(found_text(answer) + unfit_mark(answer) for answer in given), source_of(given)]
+        for claim, given in asked
+        if given[0].claim.kind == "published"
+    ]
+    head = ["claim", "Python", "plays", "captions", "source"]
+    paper.tables["refuted"] = table(head, of_others, RAGGED.format(29) + "lllX")
+    paper.numbers["textNoOthers"] = str(len(of_others))
     rows = []
     for claim in sorted(claims, key=wording):
         verdicts = [said(answer) for answer in (claim.first_at_one_rate, claim.first)]
@@ -296,6 +301,11 @@ def over_texts(paper: Paper, folder_of: Mapping[str, Path]) -> None:
 def wording(claim: ClaimOverTexts) -> str:
     """Return the words of a claim that was asked on several texts."""
     return next(iter(claim.by_text.values())).claim.claim
+
+
+def source_of(answers: Sequence[Answer]) -> str:
+    """Return the source of a claim, without the places in it that it names in parentheses."""
+    return escape_latex(re.sub(r" \(.*?\)", "", answers[0].claim.source))
 
 
 def said(answer: Answer | None) -> str:
@@ -326,12 +336,16 @@ def scale(paper: Paper, folder_of: Mapping[str, Path]) -> None:
         ladder = load_ladder(folder_of[f"ladder_{name}"])
         worth = worth_table(ladder)
         trend = next(row for row in trend_table(ladder).itertuples() if row.of == "log gain")
-        gains = [number(gain, 2, sign=False) for gain in worth.gain if math.isfinite(gain)]
-        middle = interval(math.exp(trend.middle_low), math.exp(trend.middle_high), 2, sign=False)
+        gains = [row for row in worth.itertuples() if math.isfinite(row.gain)]
+        ends = [
+            f"{number(row.gain, 2, sign=False)} {interval(row.gain_low, row.gain_high, 2, sign=False)}"
+            for row in (gains[0], gains[-1])
+        ]
         verdict = "no verdict" if trend.says.startswith("no verdict") else escape_latex(trend.says)
         title = escape_latex(ladder.manifest["title"].partition(" at ")[0])
-        rows.append([title, str(len(gains)), f"{number(math.exp(trend.middle), 2, sign=False)} {middle}", verdict])
-    paper.tables["ladders"] = table(["component", "sizes", r"gain [95\,\%]", "trend"], rows, "Xrll")
+        rows.append([title, str(len(gains)), *ends, verdict])
+    head = ["component", "sizes", r"gain at the smallest [95\,\%]", r"at the largest [95\,\%]", "trend"]
+    paper.tables["ladders"] = table(head, rows, "Xrlll")
     paper.figures["ladder"] = lm.figure(lm.load(folder_of["ladder_swiglu"]), "ladder")
 
 
@@ -376,6 +390,12 @@ def references() -> Iterator[dict[str, Path]]:
         yield folder_of
 
 
+def lost_from_pages(log: Path) -> list[str]:
+    """Return the lines of LaTeX's log on tables that are longer than a page, and on lines that leave their column."""
+    text = log.read_text(encoding="utf-8", errors="replace")
+    return re.findall(rf"LaTeX Warning: Float too large.*|Overfull \\hbox \((?:[1-9]\d+|[{OVERFULL}-9])\..*", text)
+
+
 def main() -> int:
     """Write the tables and figures, then the PDF where LaTeX is installed; return the exit code."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -401,6 +421,9 @@ def main() -> int:
         if done.returncode:
             print(done.stdout[-2000:], file=sys.stderr)
             return 1
+    if lost := lost_from_pages(options.build / "paper.log"):
+        print("\n".join(["not written, as pages lose what is on them:", *lost]), file=sys.stderr)
+        return 1
     shutil.copy(options.build / "paper.pdf", options.pdf)
     print(f"{options.pdf}: {options.pdf.stat().st_size // 1024} KB")
     return 0
