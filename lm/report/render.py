@@ -12,6 +12,7 @@ from typing import Self
 from rich.box import HEAVY_HEAD
 from rich.cells import cell_len
 from rich.console import Console
+from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
@@ -64,7 +65,7 @@ def emphasis(text: str) -> TableCell:
 
 # the terminal --------------------------------------------------------------------------------------------------------
 
-LEAST, NAME = 6, 12  # smallest width of a column, and of one whose words give way to intervals
+LEAST, SHORT, NAME = 6, 10, 12  # smallest width of a column, and lengths of words that are broken one after the other
 MOST = 24  # length from which a word, such as a path or an id, may be broken
 NUMBER = re.compile(r"[-+]?[\d∞.]|-$|$")  # beginning of a text that is aligned at the right, if all of its column are
 
@@ -89,11 +90,14 @@ def print_section(section: Section, console: Console) -> None:
 def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console) -> None:
     """Print a table that fits the console, columns of numbers aligned at the right.
 
-    No text is cut off, and no number or interval is broken while there is room.
+    No text is cut off, and no number or interval is broken. Where short words would be, each row is a paragraph.
     """
-    heading = Text(title) if title else None
+    heading, room = Text(title) if title else None, console.width - 3 * len(columns) - 1
+    if sum(_least_widths(columns, rows, SHORT)) > room:
+        _print_paragraphs(heading, columns, rows, console)
+        return
     grid = Table(title=heading, title_justify="left", title_style="bold", highlight=False, box=HEAVY_HEAD)
-    column_widths = widths(columns, rows, console.width - 3 * len(columns) - 1)
+    column_widths = widths(columns, rows, room)
     for index, (column, width) in enumerate(zip(columns, column_widths, strict=True)):
         numeric = index > 0 and all(NUMBER.match(row[index]) for row in rows)
         grid.add_column(Text(column), justify="right" if numeric else "left", overflow="fold", width=width)
@@ -106,6 +110,27 @@ def print_table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]
     console.print(grid)
 
 
+def _print_paragraphs(
+    heading: Text | None, columns: Sequence[str], rows: Sequence[Sequence[str]], console: Console
+) -> None:
+    """Print the longest text of each row, then its other cells with their headings."""
+    if heading:
+        console.print(heading, style="bold")
+    lengths = _one_line([""] * len(columns), rows)
+    leading = lengths.index(max(lengths))
+    for row in rows:
+        cells = [*map(emphasis, row)]
+        named = [
+            Text.assemble(f"{column}: ", (cell + cell.marks, cell.style))
+            for index, (column, cell) in enumerate(zip(columns, cells, strict=True))
+            if index != leading and cell
+        ]
+        style = "bold" if is_bold(row) else ""
+        console.print(Text(cells[leading] + cells[leading].marks, style=style or cells[leading].style))
+        console.print(Padding(Text("; ", style=style).join(named), (0, 0, 0, 2)))
+    console.print()
+
+
 def fits(columns: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> bool:
     """Return True if each row of a table has a line to itself in so many characters."""
     return sum(_one_line(columns, rows)) + 3 * len(columns) + 1 <= width
@@ -115,17 +140,19 @@ def widths(columns: Sequence[str], rows: Sequence[Sequence[str]], room: int) -> 
     """Return the text width of each column, at most `room` together; the widest shrink first, names before numbers."""
     one_line = _one_line(columns, rows)
     column_widths = [max(cell_len(column), width) for column, width in zip(columns, one_line, strict=True)]
-    units, words = (_longest(columns, rows, part) for part in (UNIT, WORD))
-    narrow, narrower = (
-        [unit if unit > word else min(unit, name) for unit, word in zip(units, words, strict=True)]
-        for name in (NAME, LEAST)
-    )
-    for least in (one_line, units, narrow, narrower, [LEAST] * len(column_widths)):
+    names = (_least_widths(columns, rows, longest) for longest in (NAME, SHORT, LEAST))
+    for least in (one_line, _longest(columns, rows, UNIT), *names, [LEAST] * len(column_widths)):
         while sum(column_widths) > room and (
             wide := [index for index, width in enumerate(column_widths) if width > least[index]]
         ):
             column_widths[max(wide, key=lambda index: column_widths[index])] -= 1
     return column_widths
+
+
+def _least_widths(columns: Sequence[str], rows: Sequence[Sequence[str]], longest: int) -> list[int]:
+    """Return the smallest width of each column that breaks no interval, and no word of up to `longest` characters."""
+    units, words = (_longest(columns, rows, part) for part in (UNIT, WORD))
+    return [unit if unit > word else min(unit, longest) for unit, word in zip(units, words, strict=True)]
 
 
 def _one_line(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> list[int]:

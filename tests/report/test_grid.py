@@ -69,3 +69,20 @@ def test_one_line_rows_fit_though_their_heading_wraps() -> None:
     assert fits(columns, rows, 50)
     assert not fits(columns, rows, 49)
     assert any("x" * 9 in line and "y" * 20 in line for line in printed(50, columns, rows).splitlines())
+
+
+@pytest.mark.parametrize("width", [60, 80])
+def test_a_row_is_a_paragraph_where_its_words_would_be_broken(width: int) -> None:
+    columns = ["kind", "claim", "expected", "estimate [interval]", "p", "verdict", "at one shared rate"]
+    claim = "RMSNorm and LayerNorm are equivalent within .02 nats"
+    row = ["published", claim, "within 0.02", "0.004567 [0.0003925, 0.008991]", "0.00391", "reproduced", "reproduced"]
+    text = printed(width, columns, [row, row])
+    assert "│" not in text
+    assert max(map(len, text.splitlines())) <= width
+    assert text.splitlines().count(claim) == 2
+    folded = " ".join(text.split())
+    assert (
+        "kind: published; expected: within 0.02; estimate [interval]: 0.004567 [0.0003925, 0.008991]; p: 0.00391"
+        in folded
+    )
+    assert "│" in printed(110, columns, [row, row])
