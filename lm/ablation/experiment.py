@@ -339,7 +339,7 @@ def _read_budgets(tree: Tree, looks: tuple[int, ...], path: Path) -> tuple[int, 
         raise InputError(f"{path}: budgets: are tested together, and seeds in stages one look after the other; use one")
     percents = [round(100 * share, 6) for share in tree.get("budgets", [])]
     if len(set(percents)) < len(percents) or any(percent % 1 for percent in percents):
-        raise InputError(f"{path}: budgets: expected different shares in whole percent, found {tree['budgets']}")
+        raise InputError(f"{path}: budgets: expected shares in whole percent, each once, found {tree['budgets']}")
     return tuple(sorted(map(int, percents)))
 
 

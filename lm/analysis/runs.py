@@ -87,8 +87,7 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
     if not folders and not os.path.isdir(out / "cells"):
         what = "holds no results" if os.path.isdir(out) else "no such folder"
         expected = "a folder that `lm ablate` made, or the name of an experiment in results"
-        others = [name for name in _names(out.parent) if name != out.name]
-        raise InputError(f"{out}: {what}; expected {expected}.{nearest(out.name, others)}")
+        raise InputError(f"{out}: {what}; expected {expected}.{nearest_results(out)}")
     names = folders if only is None else [only, f"{only}.tuned"]
     require_own(out, [*{name.removesuffix(".tune") for name in names}, "cells"])
     store, listed, unreadable = Store(out), list[RunEntry](), list[str]()
@@ -109,6 +108,19 @@ def runs(out: Path, only: str | None = None) -> RunIndex:
     if only is None:
         listed += [run_of_cell(store, cell) for cell in cells_of(store) if cell not in by_cell]
     return RunIndex(listed, unreadable, to_come)
+
+
+def nearest_results(path: Path, ending: str = "") -> str:
+    """Return ` Did you mean X?` for what holds results and has a name like that of a path, or an empty string.
+
+    That is a folder beside it, a file of this `ending`, or, of a mere name, an experiment in `results`.
+    """
+    names = [str(path.parent / name) for name in _names(path.parent)]
+    if ending and os.path.isdir(path.parent):
+        names += sorted(str(file) for file in path.parent.glob(f"*{ending}"))
+    if path == Path(path.name):
+        names += [name for name in _names(Path("results")) if is_experiment_or_search(Path("results", name))]
+    return nearest(path, [name for name in names if name != str(path)])
 
 
 def _names(folder: Path) -> list[str]:

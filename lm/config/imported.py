@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lm.config.plain import shown
-from lm.config.tree import InputError
+from lm.config.tree import InputError, nearest
 
 OURS = __name__.partition(".")[0]
 
@@ -72,6 +72,9 @@ def import_object(name: str, path: str) -> Any:
         if file and origin and os.path.realpath(file) != os.path.realpath(origin):
             remedy = "give one of them another name, or start another process"
             raise ImportError(f"{shown(top)} was imported from {file} before, and here it is {origin}; {remedy}")
+        if not hasattr(loaded, attribute):
+            classes = [name for name, value in vars(loaded).items() if isinstance(value, type)]
+            raise AttributeError(f"module {module!r} has no attribute {attribute!r}.{nearest(attribute, classes)}")
         return getattr(loaded, attribute)
 
 

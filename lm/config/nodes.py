@@ -40,8 +40,9 @@ def read_section(value: Any, node: type, path: str) -> dict[str, Any]:
     names, section = keys(node), {}
     for key in value:
         if key not in names:
-            hint = "; changes to the base stand under common" if "." in str(key) and "common" in names else ""
             near = suggest(str(key), names, "keys")
+            is_setting = "common" in names and ("." in str(key) or near == " Did you mean common?")
+            hint = "; changes to the base stand under common, by dotted paths" if is_setting else ""
             raise InputError(f"{where}: no key {shown(key)}.{near} It takes {', '.join(names)}{hint}")
     for key, hint in _hints(node).items():
         words = _unwrapped(hint)[1]
@@ -169,4 +170,5 @@ def _expected(hint: Any, words: Words) -> str:
         return " or ".join(typing.get_args(hint))
     text = "a mapping of dotted paths to values" if "$ref" in words else NAMES.get(_kind(hint), "text")
     bounds = [f"{BOUNDS[word][1]} {bound:zg}" for word, bound in words.items() if word in BOUNDS]
-    return " ".join([text, " and ".join(bounds).replace(" and to ", " to ")]).rstrip()
+    text = " ".join([text, " and ".join(bounds).replace(" and to ", " to ")]).rstrip()
+    return re.sub(r"of at least (\S+) and of at most", r"of \1 to", text)

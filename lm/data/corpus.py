@@ -147,7 +147,8 @@ def files_of(patterns: str | list[str], name: str, folders: bool = False) -> lis
             folder = Path(pattern).parent
             siblings = [str(p) for p in folder.iterdir()] if os.path.isdir(folder) else []
             hint = download_hint(pattern) or nearest(pattern, siblings)
-            raise InputError(f"{name}: no file matches {clipped(repr(pattern), LONGEST_PATH)}.{hint}")
+            where = "" if literal.is_absolute() else f" from the folder {Path.cwd()}"
+            raise InputError(f"{name}: no file matches {clipped(repr(pattern), LONGEST_PATH)}{where}.{hint}")
         paths.extend(matches)
     return list(dict.fromkeys(paths))
 

@@ -197,8 +197,9 @@ class TextData(RowData):
             if tokens < self.context + 1 and (has_test or name != "test"):
                 counts = ", ".join(f"{split} {self.facts.tokens[split]}" for split in SPLITS)
                 needed = f"one block needs context + 1 = {self.context + 1} (tokens in all: {counts})"
-                remedy = "Give more text, a smaller data.context, another data.split, or, for one long file, "
-                remedy += "data.corpus.document=line"
+                remedy = "Give more text, a smaller data.context or another data.split"
+                if getattr(self.corpus, "document", None) == "file":
+                    remedy += "; for one long file, data.corpus.document=line"
                 raise InputError(f"data: the {name} split has {tokens} tokens, and {needed}. {remedy}")
         self.tokens, self.layouts = Tokens(self.facts), dict[str, Layout]()
         blocks = self.count_rows("train")

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lm.analysis.results import read_manifest
-from lm.analysis.runs import is_experiment_or_search
-from lm.config.tree import InputError, nearest, path_name
+from lm.analysis.runs import is_experiment_or_search, nearest_results
+from lm.config.tree import InputError, path_name
 from lm.store import files
 from lm.store.archive import (
     CELLS,
@@ -127,6 +127,8 @@ def pack(folder: Path, path: Path | None = None, thin: bool = False) -> tuple[Ar
 
     `thin` shortens curves. Raises InputError without an experiment, or over a file that is no pack or holds more.
     """
+    if not folder.exists():
+        _refuse(folder)
     if not can_be_packed(folder):
         manifests = f"no {EXPERIMENT}, no {STUDY} and no {LADDER}"
         raise InputError(f"{folder}: holds {manifests}; expected a folder that `lm ablate` or `lm sweep` made")
@@ -197,8 +199,8 @@ def _refuse(path: Path) -> None:
         raise InputError(f"{path}: is a file, and no pack; expected {expected}")
     if os.path.isdir(path):
         raise InputError(f"{path}: is a folder, and no pack; expected what `lm pack` made")
-    siblings = [str(p) for p in path.parent.iterdir()] if os.path.isdir(path.parent) else []
-    raise InputError(f"{path}: no such folder.{nearest(path, siblings)}")
+    what, folders = ("file", "") if path.name.endswith(ENDING) else ("folder", "a folder of results, or ")
+    raise InputError(f"{path}: no such {what}; expected {folders}what `lm pack` made.{nearest_results(path, ENDING)}")
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from lm.analysis.compare import LOST
-from lm.analysis.pace import StepsToBaselineLoss, leads, mean_share
+from lm.analysis.pace import CURVES, Lead, StepsToBaselineLoss, leads, mean_share
 from lm.analysis.results import HEADLINE, Records
 from lm.analysis.verdict_text import display_verdict
 from lm.report.render import Section, TableCell
@@ -167,17 +167,25 @@ def main_table(
 
 def more_metrics(results: Records, table: pd.DataFrame, paces: Sequence[StepsToBaselineLoss] = ()) -> Section:
     """Build the second table: health, pace and lead over training, and the means of other quantities, a row an arm."""
-    by_arm, lead_by_arm = {pace.arm: pace for pace in paces}, {lead.arm: lead.words() for lead in leads(results)}
+    by_arm, lead_by_arm = {pace.arm: pace for pace in paces}, {lead.arm: lead for lead in leads(results)}
     measured = set(table[table.n > 0].metric)
     others = [name for name in (HEADLINE, *SUMMARY_METRICS) if name != results.headline and name in measured]
     rows = []
     for row in ranked(table, results.headline):
         arm, of_arm = str(row.arm), {r.metric: r for r in table[table.arm == row.arm].itertuples()}
         pace = [] if not paces else ["1" if row.verdict == "baseline" else format_steps_ratio(by_arm.get(arm))]
-        lead = [lead_by_arm.get(arm, "-")] if lead_by_arm else []
+        at_end = row.difference if results.headline in CURVES else math.nan
+        lead = [_lead_in_words(lead_by_arm.get(arm), at_end)] if lead_by_arm else []
         rows.append([arm, str(row.health), *pace, *lead, *(_mean(of_arm, name) for name in others)])
     columns = ["arm", "health", *([PACE] if paces else []), *([LEAD] if lead_by_arm else []), *map(heading, others)]
     return Section("More metrics", columns, rows)
+
+
+def _lead_in_words(lead: Lead | None, difference: float) -> str:
+    """Describe a lead, and whether validations on the way, of part of the text, end otherwise than the `difference`."""
+    if lead is None:
+        return "-"
+    return lead.words() + ", by the batches of validations alone" * bool(lead.mean[-1] * difference < 0)
 
 
 def verdict_without_problems(results: Records, row: Any) -> str:

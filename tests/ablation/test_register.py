@@ -9,6 +9,7 @@ import pytest
 from experiment_files import write_experiment
 from helpers import Capture
 from messages import CheckMessage, RefusedCommand
+from records import record
 
 from lm.ablation.derived import expand_corpora
 from lm.ablation.experiment import load_experiment
@@ -155,6 +156,16 @@ def test_a_registration_without_searched_rates_says_so(
         path = write_experiment(tmp_path, name=str(tune), tune=tune)
         assert main(["register", str(path), "--out", str(tmp_path / "out")]) == 0
         check_message(capsys.readouterr().err.splitlines())
+
+
+def test_a_registration_after_runs_were_finished_says_so(
+    tmp_path: Path, capsys: Capture, check_message: CheckMessage
+) -> None:
+    path, store = write_experiment(tmp_path, tune="none"), Store(tmp_path / "out")
+    for planned in make_plan(load_experiment(path, {})).cells[:3]:
+        store.finish(planned.cell.id, record(planned.cell.id, 2.0, planned.seed))
+    assert main(["register", str(path), "--out", str(store.out)]) == 0
+    check_message(capsys.readouterr().err.splitlines()[0])
 
 
 DECAY = {

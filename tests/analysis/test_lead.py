@@ -12,11 +12,12 @@ from records import MakeExperiment
 
 from lm.analysis.answers import answer_claim
 from lm.analysis.claims import Claim, ClaimNode, by_seed, read_claim
+from lm.analysis.compare import compare
 from lm.analysis.pace import Lead, differences_by_step, last_stretch, leads, steps_to_baseline_loss
 from lm.analysis.results import load
 from lm.config.nodes import read_section
 from lm.report.sections import all_sections
-from lm.report.tables import LEAD
+from lm.report.tables import LEAD, more_metrics
 from lm.stats.bands import simultaneous_band
 from lm.store.files import write_atomic
 
@@ -24,10 +25,10 @@ STEPS = (100, 200, 300, 400)
 BASE = [4.0, 3.0, 2.5, 2.0]
 
 
-def with_curves(experiment: MakeExperiment, gaps: dict[str, Sequence[Sequence[float]]]) -> Path:
-    """An experiment whose arms have these gaps to the baseline at each step, a list a seed."""
+def with_curves(experiment: MakeExperiment, gaps: dict[str, Sequence[Sequence[float]]], own: float = 2.0) -> Path:
+    """An experiment whose arms have these gaps to the baseline at each step, a list a seed, and at the end `own`."""
     seeds = len(next(iter(gaps.values())))
-    folder = experiment({"base": [2.0] * seeds, **{arm: [2.0] * seeds for arm in gaps}})
+    folder = experiment({"base": [2.0] * seeds, **{arm: [own] * seeds for arm in gaps}})
     for arm, of_arm in {"base": [[0.0] * len(STEPS)] * seeds, **gaps}.items():
         for seed, of_seed in enumerate(of_arm):
             rows = [f"{step},{loss + gap}\n" for step, loss, gap in zip(STEPS, BASE, of_seed, strict=True)]
@@ -87,6 +88,17 @@ def test_the_page_says_who_is_ahead(experiment: MakeExperiment, check_message: C
     results = load(with_curves(experiment, {"arm": [[0.5, -0.1, -0.1, -0.2]] * 2}))
     section = next(part for part in all_sections(results, steps_to_baseline_loss(results)) if LEAD in part.columns)
     check_message(section.rows[0][-1])
+
+
+@pytest.mark.parametrize("own", [2.1, 1.9])
+def test_a_lead_on_part_of_the_text_that_the_whole_contradicts_says_so(
+    own: float, experiment: MakeExperiment, check_message: CheckMessage
+) -> None:
+    folder = with_curves(experiment, {"arm": [[-0.1] * 4] * 6}, own)
+    results = load(folder)
+    section = more_metrics(results, compare(results))
+    row = next(row for row in section.rows if row[0] == "arm")
+    check_message(row[[*section.columns].index(LEAD)])
 
 
 @pytest.mark.parametrize(("holds", "start"), [([True, True], 0), ([True, False, True], 2), ([True, False], 2), ([], 0)])

@@ -112,6 +112,33 @@ def test_what_cannot_be_found_is_one_line(out: Path, arguments: list[str], refus
     refused_command(arguments)
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "status demmo",
+        "report demmo",
+        "pack demmo",
+        "trace demmo base nll",
+        "status results/demmo",
+        "unpack demmo.lmpack",
+    ],
+)
+def test_a_misspelt_name_is_answered_with_the_nearest_results(
+    out: Path, command: str, refused_command: RefusedCommand
+) -> None:
+    out.rename("results")
+    Path("demmo.yaml").touch()
+    Path("nodemo.lmpack").touch()
+    refused_command(command.split())
+
+
+def test_a_pack_takes_the_name_of_an_experiment(out: Path, check_message: CheckMessage, capsys: Capture) -> None:
+    out.rename("results")
+    assert main(["pack", "demo"]) == 0
+    check_message(capsys.readouterr().err.partition("curves")[0])
+    assert Path("results/demo.lmpack").is_file()
+
+
 @pytest.mark.parametrize("command", ["ls", "status"])
 @pytest.mark.parametrize("folder", ["gone", "loop", "demo"])
 def test_what_holds_no_results_is_one_line(

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lm.cli.options import Command, flag, option, out_option
+from lm.cli.options import Command, experiment_folder, flag, option, out_option
 from lm.config.tree import InputError, require_place
 
 
@@ -64,7 +64,7 @@ def pack(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         require_place(options.out, "--out")
     from lm.report.pack import pack as write_pack
 
-    archive, expected = write_pack(options.folder, options.out, options.thin)
+    archive, expected = write_pack(experiment_folder(options.folder), options.out, options.thin)
     contents = f"{len(archive.cells)} of {expected} cells, {len(archive.members.get('curves', ()))} curves"
     print(f"packed: {archive.path}: {contents}, {os.path.getsize(archive.path):,} bytes", file=sys.stderr)
     return 0
@@ -110,7 +110,7 @@ COMMANDS = {
         "write an experiment, a search or a ladder as one file, without weights",
         ("lm pack results/quickstart", "lm pack results/quickstart --thin --out quickstart.lmpack"),
         pack,
-        option("folder", "the folder of an experiment, a search or a ladder, such as results/quickstart", Path),
+        option("folder", "the folder of an experiment, a search or a ladder, or its name in results", Path),
         option("--out", "the pack (default: FOLDER.lmpack)", Path, "FILE"),
         flag("--thin", "shorten learning curves to loss, gradient norm and validations: a tenth of the size"),
     ),

@@ -109,8 +109,9 @@ def register(options: argparse.Namespace, overrides: dict[str, Any]) -> int:
         check_seeds(experiment)
         plan_ladder(experiment, options.out, None)
     write_registrations(designs)
-    for path in designs:
-        print(f"registered: {path}", file=sys.stderr)
+    for path, (_, finished) in designs.items():
+        late = f"; {finished} of its cells were finished before, as reports will say" if finished else ""
+        print(f"registered: {path}{late}", file=sys.stderr)
     if not (experiment.bracket or experiment.tuning or experiment.grid or experiment.ladder):
         print("no learning rate is searched: `tune: rates` would judge every arm at its own", file=sys.stderr)
     of_parts = idle_everywhere(plans) if experiment.ladder else itertools.chain(*map(warnings_of, plans))
