@@ -184,7 +184,10 @@ def _by_step(folder: Path) -> dict[int, Path]:
         return {int(match[1]) if match else 0: folder}
     inner = {int(match[1]): path for path in folder.glob("*/") if (match := STEP.fullmatch(path.name))}
     if not inner:
-        raise InputError(f"{folder}: expected config.json and model.safetensors, or folders such as step1000 with them")
+        missing = "" if folder.is_dir() else "no such folder; "
+        raise InputError(
+            f"{folder}: {missing}expected config.json and model.safetensors, or folders such as step1000 with them"
+        )
     return inner
 
 

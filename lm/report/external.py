@@ -41,13 +41,12 @@ def heading(runs: Runs, quantity: str) -> str:
 
 
 def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
-    """Build a table for each judged quantity: a row an arm, significant differences in bold; the last has the notes."""
+    """Build a table for each judged quantity: a row an arm, the best first, what is significant bold; notes on the last."""
     sections = []
     for quantity in runs.judged:
-        of_quantity = table[table.metric == quantity]
-        labelled = tables.several_intervals(of_quantity)
+        labelled = tables.several_intervals(table[table.metric == quantity])
         rows = []
-        for row in of_quantity.itertuples():
+        for row in tables.ranked(table, quantity, runs.better.get(quantity)):
             effect = TableCell(tables.difference(row, labelled), bool(row.bold))
             rows.append(
                 [str(row.arm), tables.format_run_counts(row), tables.mean_and_sd(row), effect, str(row.verdict)]
