@@ -137,10 +137,8 @@ def _ablate(experiment: Experiment, options: RunOptions, planned: PlannedSeconds
     plan, parts = with_branches(plan, further.values(), store)
     further = dict(zip(further, parts, strict=True))
     if planned is not None:
-        rivals = _rivals(plan, experiment.seeds, store, options)
-        if shared is not None and not shared.missing(store):
-            shared = None
-        plans = filter(None, (rate_plan, shared, plan, rivals, *further.values()))
+        rivals, is_open = _rivals(plan, experiment.seeds, store, options), shared and shared.missing(store)
+        plans = filter(None, (rate_plan, shared if is_open else None, plan, rivals, *further.values()))
         _show_plans(plans, store, options, planned, {plan.experiment.name: warnings})
         return 0
     if tuning is not None and tune(plan, store, options):
@@ -433,9 +431,8 @@ def train_missing(plan: Plan, store: Store, options: RunOptions, manifest: Path)
 def num_workers(work: RemainingWork, options: RunOptions) -> int:
     """Return how many cells to train at a time."""
     cells = len(work.missing)
-    if not cells and options.executor == LOCAL:
-        return options.workers or 1
-    if number := options.workers or capacity(options.executor, cells):
+    is_idle = not cells and options.executor == LOCAL
+    if number := options.workers or (0 if is_idle else capacity(options.executor, cells)):
         return number
     if not cells:
         return 1

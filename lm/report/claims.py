@@ -145,13 +145,13 @@ def common_claims_section(
     by_claim: dict[tuple[str, str], dict[str, Answer]] = {}
     repeats, cells_by_claim = list[str](), dict[tuple[str, str], set[str]]()
     for name, answer in named_answers:
-        claim = answer.claim.claim, answer.claim.expected()
-        cells = cells_of(manifests[name], answer.claim.arms) if manifests else frozenset()
-        if cells & cells_by_claim.setdefault(claim, set()):
+        key = answer.claim.claim, answer.claim.expected()
+        of_claim = cells_of(manifests[name], answer.claim.arms) if manifests else frozenset()
+        if of_claim & cells_by_claim.setdefault(key, set()):
             repeats.append(name)
             continue
-        cells_by_claim[claim] |= cells
-        by_claim.setdefault(claim, {})[name] = answer
+        cells_by_claim[key] |= of_claim
+        by_claim.setdefault(key, {})[name] = answer
     common = {key: by_name for key, by_name in by_claim.items() if len(by_name) > 1}
     if not common:
         return None

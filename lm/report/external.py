@@ -41,7 +41,7 @@ def heading(runs: Runs, quantity: str) -> str:
 
 
 def judged_sections(runs: Runs, table: pd.DataFrame) -> list[Section]:
-    """Build a table for each judged quantity: a row an arm, the best first, what is significant bold; notes on the last."""
+    """Build a table for each judged quantity: a row an arm, the best first; the last has the notes."""
     sections = []
     for quantity in runs.judged:
         labelled = tables.several_intervals(table[table.metric == quantity])

@@ -74,7 +74,7 @@ def test_the_half_fraction_of_four_confuses_pairs_of_interactions_only() -> None
 
 
 def test_factors_of_a_fraction_may_have_names_that_yaml_reads_as_values() -> None:
-    factors = {factor: {f"{factor}_0": {}, f"{factor}_1": {}} for factor in ("y", "off", "1.0e-3")}
+    factors: dict[str, Any] = {factor: {f"{factor}_0": {}, f"{factor}_1": {}} for factor in ("y", "off", "1.0e-3")}
     tree = {"kind": "fractional", "factors": factors, "generators": {"1.0e-3": ["y", False]}}
     read = read_design(read_section(tree, DesignNode, "design"), "design")
     assert len(read.arms) == 4
