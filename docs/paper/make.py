@@ -248,7 +248,7 @@ def published(paper: Paper, folder_of: Mapping[str, Path]) -> None:
         row = " & ".join([*cells, ANSWERS[answer.verdict] + mark])
         rows_by_name.setdefault(name, []).append(row + r" \\")
     paper.tables["answers"] = "\n".join(
-        "\n".join([rf"\multicolumn{{6}}{{@{{}}l}}{{\itshape {escape_latex(name)}}} \\*", *of_name])
+        "\n".join([rf"\textit{{{escape_latex(name)}}} & & & & & \\*", *of_name])
         for name, of_name in rows_by_name.items()
     )
     lion = judged(load(folder_of["optimizers"].with_name("optimizers.tuned")), "lion")
