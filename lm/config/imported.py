@@ -74,7 +74,8 @@ def import_object(name: str, path: str) -> Any:
             raise ImportError(f"{shown(top)} was imported from {file} before, and here it is {origin}; {remedy}")
         if not hasattr(loaded, attribute):
             classes = [name for name, value in vars(loaded).items() if isinstance(value, type)]
-            raise AttributeError(f"module {module!r} has no attribute {attribute!r}.{nearest(attribute, classes)}")
+            near = nearest(attribute, classes).replace(" ", ". ", 1)
+            raise AttributeError(f"module {module!r} has no attribute {attribute!r}{near}")
         return getattr(loaded, attribute)
 
 

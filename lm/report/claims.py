@@ -148,7 +148,7 @@ def common_claims_section(
         key = answer.claim.claim, answer.claim.expected()
         of_claim = cells_of(manifests[name], answer.claim.arms) if manifests else frozenset()
         if of_claim & cells_by_claim.setdefault(key, set()):
-            repeats.append(name)
+            repeats += [name] * (name not in by_claim[key])
             continue
         cells_by_claim[key] |= of_claim
         by_claim.setdefault(key, {})[name] = answer

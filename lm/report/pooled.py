@@ -72,7 +72,7 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
                     cells_of(results.manifest, [arm, baseline]),
                 )
                 if any(cells & other.cells for other in group.values()):
-                    repeats.append(name)
+                    repeats += [name] * (name not in group)
                     continue
                 lower, higher = choice_shifts(results, {arm: 1.0, baseline: -1.0})
                 difference = SharedArm(
