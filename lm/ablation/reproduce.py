@@ -13,19 +13,14 @@ from typing import Any
 import pandas as pd
 from rich.console import Console
 
-from lm.ablation.ablate import (
-    RunOptions,
-    find_rates,
-    print_line,
-    train_with_rivals,
-    warn,
-)
+from lm.ablation.ablate import RunOptions, find_rates, train_with_rivals, warn
 from lm.ablation.before_training import check_before_training
 from lm.ablation.derived import expand_corpora, expand_rates, rates_around
 from lm.ablation.experiment import Experiment, load_experiment, too_few
 from lm.ablation.ladder.plan import merge_plans, plan_ladder
 from lm.ablation.ladder.run_ladder import idle_everywhere, run_ladder
 from lm.ablation.plan import Plan, idle_arms, make_plan, with_autotuned_settings
+from lm.ablation.plan_tables import print_line
 from lm.analysis.answers import Answer, adjust_p
 from lm.analysis.claims import KINDS
 from lm.analysis.ladder import load_ladder

@@ -97,7 +97,7 @@ def _read(value: Any, hint: Any, path: str) -> Any:
         expected = ", such as ".join([_expected(hint, words), *examples])
         raise InputError(f"{path}: expected {expected}, found {shown(value)}")
     if "enum" in words and value not in words["enum"]:
-        one_of(value, [choice for choice in words["enum"] if choice is not None], path, "choice")
+        value = one_of(value, [choice for choice in words["enum"] if choice is not None], path, "choice")
     sized = isinstance(value, Mapping | list)
     size: Any = len(value) if sized else _number(value)
     if value is not None and not all(BOUNDS[word][0](size, bound) for word, bound in words.items() if word in BOUNDS):

@@ -124,7 +124,7 @@ def answer_over(answers: Sequence[Answer]) -> AnswerOver | None:
     return AnswerOver(verdict, summary, any(answer.post_hoc for answer in answers))
 
 
-def cells_of(manifest: Manifest, arms: Iterable[str]) -> frozenset[str]:
+def cells_of_arms(manifest: Manifest, arms: Iterable[str]) -> frozenset[str]:
     """Return the ids of the cells of some arms of an experiment."""
     return frozenset(cell for arm in arms for cell in manifest["arms"][arm]["cells"].values())
 
@@ -146,7 +146,7 @@ def common_claims_section(
     repeats, cells_by_claim = list[str](), dict[tuple[str, str], set[str]]()
     for name, answer in named_answers:
         key = answer.claim.claim, answer.claim.expected()
-        of_claim = cells_of(manifests[name], answer.claim.arms) if manifests else frozenset()
+        of_claim = cells_of_arms(manifests[name], answer.claim.arms) if manifests else frozenset()
         if of_claim & cells_by_claim.setdefault(key, set()):
             repeats += [name] * (name not in by_claim[key])
             continue

@@ -12,7 +12,7 @@ from scipy import stats
 from lm.analysis.compare import HEALTHY, reason_not_comparable
 from lm.analysis.rates import choice_shifts
 from lm.analysis.results import Records, on_texts
-from lm.report.claims import cells_of, shared_cells
+from lm.report.claims import cells_of_arms, shared_cells
 from lm.report.render import Section, TableCell
 from lm.report.tables import signed
 from lm.stats.meta import FEWEST, over_experiments
@@ -63,32 +63,13 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
     crossed = on_texts([results.manifest for results, _ in counted])
     for place, (results, table) in enumerate(counted):
         name, baseline, quantity = results.manifest["name"], results.manifest["baseline"], results.headline
-        called = crossed.texts[place] if crossed else name
         for row in table[(table.metric == quantity) & table.difference.notna()].itertuples():
-            if (error := standard_error(row)) > 0:
-                arm = str(row.arm)
-                group, cells = (
-                    arms.setdefault((arm, baseline, quantity), {}),
-                    cells_of(results.manifest, [arm, baseline]),
-                )
-                if any(cells & other.cells for other in group.values()):
-                    repeats += [name] * (name not in group)
-                    continue
-                lower, higher = choice_shifts(results, {arm: 1.0, baseline: -1.0})
-                difference = SharedArm(
-                    called,
-                    float(row.difference),
-                    error,
-                    _unfit(results, arm, row.pairs),
-                    lower,
-                    higher,
-                    float(row.low),
-                    float(row.high),
-                    bool(row.bold),
-                    _own_verdict(row),
-                    cells,
-                )
-                group[name] = difference
+            shared = _shared_arm(results, row, crossed.texts[place] if crossed else name)
+            group = arms.setdefault((str(row.arm), baseline, quantity), {})
+            if any(shared.cells & other.cells for other in group.values()):
+                repeats += [name] * (name not in group)
+            elif shared.error > 0:
+                group[name] = shared
     groups = {key: list(by_name.values()) for key, by_name in arms.items() if len(by_name) > 1}
     over, sharing = "Over texts" if crossed else "Over experiments", shared_cells(repeats)
     if not groups:
@@ -113,6 +94,25 @@ def pooled_section(experiments: Sequence[tuple[Records, pd.DataFrame]]) -> Secti
     means += f", and where the true difference of another such {kind} lies in 95 of 100 cases." if has_next else "."
     notes = [means, *left_out, *NOTES, *of_rates, *problems]
     return Section(title, COLUMNS, rows, notes)
+
+
+def _shared_arm(results: Records, row: Any, called: str) -> SharedArm:
+    """Describe the difference of an arm in an experiment of which a report of several speaks by this name."""
+    arm, baseline = str(row.arm), results.manifest["baseline"]
+    lower, higher = choice_shifts(results, {arm: 1.0, baseline: -1.0})
+    return SharedArm(
+        called,
+        float(row.difference),
+        standard_error(row),
+        _unfit(results, arm, row.pairs),
+        lower,
+        higher,
+        float(row.low),
+        float(row.high),
+        bool(row.bold),
+        _own_verdict(row),
+        cells_of_arms(results.manifest, [arm, baseline]),
+    )
 
 
 def _unfit(results: Records, arm: str, pairs: int) -> str:

@@ -50,7 +50,7 @@ EQUIVALENT: tuple[frozenset[str], ...] = (
             "6d0e8e9ec504b05cc04b986f53f3cf25d714e6826a681d3f02e5e9fe05d811ed",  # freed memory is kept
             "bdf932e0eac2372ec61170e0fc09ffeb54e9315e83f77a8231f2a9fd4c646878",  # logits of validation used twice
             "a7715a343bf93c5fb0cc53a2552bb34913eac7ecad742a6102e6f0409e758444",  # shares of the training branch off
-            "cbcaa691e2c1dcad7d369a5aeac3b02487e4192f71c991274a2fb5d3ac5f6065",  # other messages
+            "a29e11223b966f4d8b2a71348369c87adbe12fb25512510a859962e192e70633",  # other messages
         }
     ),
 )

@@ -175,7 +175,7 @@ def test_retry_failed_adds_failed_cells_to_the_missing(tmp_path: Path) -> None:
 
 def planned(path: Path, capsys: Capture, monkeypatch: Patch, *more: str) -> str:
     """What `--plan` prints of an experiment, without a step timed."""
-    monkeypatch.setattr("lm.ablation.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
+    monkeypatch.setattr("lm.ablation.plan_tables.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--plan", "--out", str(path.parent / "out"), *more]) == 0
     return capsys.readouterr().out
 
@@ -273,7 +273,7 @@ def test_shared_cell_is_trained_once_and_its_record_read_once(
     monkeypatch.setattr(Store, "record", counted)
     monkeypatch.setattr("lm.ablation.ablate.train_cells", queue)
     monkeypatch.setattr("lm.ablation.ablate.update_report", lambda *_: SimpleNamespace(damaged=False))
-    monkeypatch.setattr("lm.ablation.ablate.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
+    monkeypatch.setattr("lm.ablation.plan_tables.seconds_per_cell", lambda by_arm, *_: dict.fromkeys(by_arm, 1.0))
     assert main(["ablate", str(path), "--underpowered", "--out", str(store.out), *more]) == 0
     assert max(reads.values()) == 1
     said = capsys.readouterr()

@@ -6,11 +6,12 @@ from collections.abc import Sequence
 import numpy as np
 from rich.console import Console
 
-from lm.ablation.ablate import RunOptions, print_estimate, print_line, train_missing, warn
+from lm.ablation.ablate import RunOptions, train_missing, warn
 from lm.ablation.before_training import check_before_training
 from lm.ablation.experiment import Experiment, shortage
 from lm.ablation.ladder.plan import describe_rung, merge_plans, plan_ladder, write_ladder_manifest
 from lm.ablation.plan import Plan, RemainingWork, idle_arms, remaining_work
+from lm.ablation.plan_tables import print_estimate, print_line
 from lm.analysis.ladder import FILE, lines_of
 from lm.config.tree import InputError
 from lm.execution.estimate import seconds_per_cell, wall_seconds
